@@ -1,1 +1,30 @@
-//! Being built.
+//! Certificates for Adit: PEM files in, rustls configurations out, and a small authority for tests, the demo and first steps.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`pem`] | files to certificate chain, private key and roots; an error names its file |
+//! | [`identity`] | a chain with its key, proved to belong together and to be in date |
+//! | [`options`] | minimum version and cipher suites under Go's names |
+//! | [`tls`] | rustls server and client configurations |
+//! | [`peer`] | who the peer is, from its certificate |
+//! | [`dates`] | moments and validity as certificates know them |
+//! | [`issue`] | a certificate authority and the leaves it signs |
+//!
+//! The crypto provider is always aws-lc-rs and always passed explicitly; the process default of rustls is neither
+//! read nor set, so nothing here depends on who called first.
+
+pub mod dates;
+pub mod identity;
+pub mod issue;
+pub mod options;
+pub mod peer;
+pub mod pem;
+pub mod tls;
+
+pub use dates::{Timestamp, Validity};
+pub use identity::Identity;
+pub use issue::{Authority, Issued};
+pub use options::{CipherSuites, MinVersion, TlsOptions};
+pub use peer::Peer;
+pub use pem::{LoadError, Roots};
+pub use tls::{client_config, server_config};

@@ -16,6 +16,7 @@
 //! Nothing here knows Kubernetes, TLS or the tunnel, and nothing here ends the process: that is for `main` alone.
 
 pub mod accept;
+pub mod admin;
 pub mod logging;
 
 pub mod flags;

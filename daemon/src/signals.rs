@@ -67,35 +67,3 @@ impl Terminations {
         (kind, self.seen)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-    use std::time::Duration;
-
-    use super::*;
-
-    fn send_to_self(signal: &str) {
-        let status = Command::new("sh")
-            .args(["-c", &format!("kill -{signal} $PPID")])
-            .status()
-            .unwrap();
-        assert!(status.success());
-    }
-
-    #[tokio::test]
-    async fn interrupt_and_terminate_are_counted_together() {
-        let mut signals = Terminations::install().unwrap();
-        let deadline = Duration::from_secs(60);
-        send_to_self("TERM");
-        let first = tokio::time::timeout(deadline, signals.recv())
-            .await
-            .unwrap();
-        assert_eq!(first, (Termination::Terminate, 1));
-        send_to_self("INT");
-        let second = tokio::time::timeout(deadline, signals.recv())
-            .await
-            .unwrap();
-        assert_eq!(second, (Termination::Interrupt, 2));
-    }
-}

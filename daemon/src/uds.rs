@@ -149,10 +149,10 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.is_at_path() {
-            if let Err(error) = fs::remove_file(&self.path) {
-                tracing::warn!(path = %self.path.display(), %error, "could not remove the socket file");
-            }
+        if self.is_at_path()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "could not remove the socket file");
         }
     }
 }

@@ -389,6 +389,23 @@ mod tests {
     }
 
     #[test]
+    fn not_even_the_temporary_file_is_open_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        fchmod(&socket).unwrap();
+        let opened = File::open(directory.path()).unwrap();
+        let temporary =
+            Temporary::bind(&socket, directory.path(), &opened, OsStr::new("s")).unwrap();
+        // Without fchmod, it is 0777 less the umask, which leaves others something under all usual ones.
+        assert_eq!(
+            fs::symlink_metadata(&temporary.path).unwrap().mode() & 0o007,
+            0
+        );
+        drop(temporary);
+        assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
     fn a_path_of_the_greatest_length_is_served_and_one_byte_more_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let room = MAX_PATH_BYTES - directory.path().as_os_str().len() - 1;

@@ -53,3 +53,62 @@ where
     connection.as_mut().graceful_shutdown();
     timeout(CUT_AFTER, connection).await.unwrap_or(Ok(()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::StatusCode;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use super::super::router::text;
+    use super::*;
+
+    /// Time is paused in these tests: it jumps to the next timer whenever nobody has anything to do.
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (client, accepted) = tokio::join!(
+            TcpStream::connect(listener.local_addr().unwrap()),
+            listener.accept()
+        );
+        (client.unwrap(), accepted.unwrap().0)
+    }
+
+    /// How long the server bears with a client that sends `bytes` and then does nothing.
+    async fn borne(bytes: &[u8], router: Router) -> Duration {
+        let (mut client, server) = pair().await;
+        client.write_all(bytes).await.unwrap();
+        let began = Instant::now();
+        serve(server, Arc::new(router), CancellationToken::new()).await;
+        began.elapsed()
+    }
+
+    fn is_about(took: Duration, want: Duration) -> bool {
+        (want..want + Duration::from_secs(1)).contains(&took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_does_not_end_is_cut_off_in_time() {
+        for head in [&b""[..], b"GET / HTTP/1.1\r\nhost:"] {
+            let took = borne(head, Router::new()).await;
+            assert!(is_about(took, HEAD_TIMEOUT), "{took:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kept_connection_may_be_idle_for_as_long_as_a_head_may_take() {
+        let took = borne(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Router::new()).await;
+        assert!(is_about(took, HEAD_TIMEOUT), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_cut_at_the_end_of_a_connections_life() {
+        let large = Bytes::from(vec![b'x'; 64 << 20]); // more than the kernel buffers
+        let router = Router::new().route("/", move |_| text(StatusCode::OK, large.clone()));
+        let took = borne(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", router).await;
+        assert!(is_about(took, MAX_CONNECTION_LIFE + CUT_AFTER), "{took:?}");
+    }
+}

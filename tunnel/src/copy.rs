@@ -1,0 +1,354 @@
+//! A socket on one side, a connection of the tunnel on the other: bytes both ways, closes in order.
+//!
+//! One task and one allocation a connection; nothing is held while it is idle. What was accepted from one side is delivered
+//! to the other before its side is closed, with bounds on the waiting: [`FLUSH_LIMIT`], [`CLOSING_LIMIT`], [`LINGER`].
+
+mod read_buffer;
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, Bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::{Instant, Sleep, sleep, sleep_until},
+};
+
+use crate::{conn::Ended, mux::Connection};
+use read_buffer::ReadBuffer;
+
+/// After one side has closed: how long the other may take not a single byte before the rest is dropped.
+pub const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+
+/// After one side has closed: how long the whole delivery of what is left may take.
+pub const CLOSING_LIMIT: Duration = Duration::from_secs(600);
+
+/// After everything is delivered and our side shut down: how long we go on reading, and dropping, what the socket's peer still
+/// sends. Closing with unread data would reset the connection and could destroy what was just delivered.
+pub const LINGER: Duration = Duration::from_secs(5);
+
+/// Bytes moved in one direction before other tasks of the thread get their turn.
+const COPY_BUDGET: usize = 256 * 1024;
+
+/// Pieces of one write.
+const MAX_SLICES: usize = 16;
+
+/// A socket that can be ended rudely.
+pub trait Socket: AsyncRead + AsyncWrite + Unpin {
+    /// Makes the coming close a reset where the transport has one, so that the peer cannot take a truncated stream for a
+    /// whole one.
+    fn abort(&mut self);
+}
+
+impl Socket for TcpStream {
+    fn abort(&mut self) {
+        // An error means that the socket is gone already.
+        let _: io::Result<()> = self.set_zero_linger();
+    }
+}
+
+impl Socket for UnixStream {
+    fn abort(&mut self) {}
+}
+
+/// How to start.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Bytes that have been read off the socket already.
+    pub early: Bytes,
+    /// Hold received bytes back until the socket's peer has sent something, at most this long. Zero: not at all.
+    pub hold: Duration,
+}
+
+/// What ended a connection.
+#[derive(Debug)]
+pub enum End {
+    /// The socket's peer, or both, in order.
+    Closed,
+    /// The tunnel's peer or the tunnel, other than by a close.
+    Ended(Ended),
+    /// The socket broke.
+    Socket(io::Error),
+    /// The rest could not be delivered within the limits.
+    NotFlushed,
+}
+
+/// A connection that is over.
+#[derive(Debug)]
+pub struct Copied {
+    /// Bytes from the socket to the tunnel.
+    pub sent: u64,
+    /// Bytes from the tunnel to the socket.
+    pub received: u64,
+    /// Why it is over.
+    pub end: End,
+}
+
+/// Copies until both directions are over. Dropping the future drops the socket and the connection: what was accepted from the
+/// socket is still sent, what was queued for it is lost.
+pub async fn copy<S: Socket>(socket: S, connection: Connection, options: Options) -> Copied {
+    let mut copy = Copy::new(socket, connection, options);
+    let end = poll_fn(|cx| copy.poll(cx)).await;
+    if matches!(end, End::Ended(_) | End::NotFlushed) {
+        copy.socket.abort();
+    }
+    Copied {
+        sent: copy.sent,
+        received: copy.received,
+        end,
+    }
+}
+
+struct Copy<S> {
+    socket: S,
+    connection: Connection,
+    reading: Reading,
+    buffer: ReadBuffer,
+    writing: Writing,
+    pieces: VecDeque<Bytes>,
+    needs_flush: bool,
+    hold: Option<Pin<Box<Sleep>>>,
+    closing: Option<Closing>,
+    sent: u64,
+    received: u64,
+}
+
+/// The socket's side that we read from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Open,
+    /// The tunnel takes no more; what comes is dropped.
+    Draining,
+    /// End of file.
+    Done,
+}
+
+/// The socket's side that we write to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    Open,
+    /// The tunnel has ended like this; what is queued is still to be written.
+    Flushing(Result<(), Ended>),
+    /// Shut down.
+    Done,
+}
+
+/// Limits on what is left to do once a side has closed.
+struct Closing {
+    timer: Pin<Box<Sleep>>,
+    until: Instant,
+}
+
+impl<S: Socket> Copy<S> {
+    fn new(socket: S, connection: Connection, options: Options) -> Self {
+        let sent = options.early.len() as u64;
+        if sent > 0 {
+            connection.send(options.early);
+        }
+        Self {
+            socket,
+            connection,
+            reading: Reading::Open,
+            buffer: ReadBuffer::default(),
+            writing: Writing::Open,
+            pieces: VecDeque::new(),
+            needs_flush: false,
+            hold: (!options.hold.is_zero()).then(|| Box::pin(sleep(options.hold))),
+            closing: None,
+            sent,
+            received: 0,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let before = (self.sent, self.received);
+        if let Poll::Ready(Err(error)) = self.poll_read(cx) {
+            return Poll::Ready(End::Socket(error));
+        }
+        match self.poll_write(cx) {
+            Poll::Ready(Ok(end)) => return Poll::Ready(end),
+            Poll::Ready(Err(error)) => return Poll::Ready(End::Socket(error)),
+            Poll::Pending => {}
+        }
+        if self.reading == Reading::Open && self.writing == Writing::Open {
+            return Poll::Pending;
+        }
+        self.poll_limits(cx, before != (self.sent, self.received))
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut budget = COPY_BUDGET;
+        while self.reading != Reading::Done {
+            if self.reading == Reading::Open && ready!(self.connection.poll_send_ready(cx)).is_err()
+            {
+                self.reading = Reading::Draining;
+            }
+            let bytes = ready!(self.buffer.poll_read(&mut self.socket, cx))?;
+            if bytes.is_empty() {
+                self.connection.finish();
+                self.reading = Reading::Done;
+                break;
+            }
+            self.hold = None;
+            let Some(left) = budget.checked_sub(bytes.len()) else {
+                self.accept(bytes);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            };
+            budget = left;
+            self.accept(bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn accept(&mut self, bytes: Bytes) {
+        if self.reading == Reading::Open {
+            self.sent += bytes.len() as u64;
+            self.connection.send(bytes);
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<End>> {
+        let mut budget = COPY_BUDGET;
+        loop {
+            self.fill(cx);
+            if let Some(hold) = &mut self.hold
+                && !self.pieces.is_empty()
+            {
+                ready!(hold.as_mut().poll(cx));
+                self.hold = None;
+            }
+            if !self.pieces.is_empty() {
+                let written = ready!(self.poll_write_pieces(cx))?;
+                self.received += written as u64;
+                self.connection.delivered(written);
+                self.needs_flush = true;
+                let Some(left) = budget.checked_sub(written) else {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                };
+                budget = left;
+            } else if self.needs_flush {
+                ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
+                self.needs_flush = false;
+            } else {
+                match self.writing {
+                    Writing::Open => return Poll::Pending,
+                    Writing::Flushing(Err(ended)) => return Poll::Ready(Ok(End::Ended(ended))),
+                    Writing::Flushing(Ok(())) => {
+                        ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+                        self.writing = Writing::Done;
+                        self.closing = None;
+                    }
+                    Writing::Done if self.reading == Reading::Done => {
+                        return Poll::Ready(Ok(End::Closed));
+                    }
+                    Writing::Done => return Poll::Pending,
+                }
+            }
+        }
+    }
+
+    /// Takes what has come, up to what one write takes.
+    fn fill(&mut self, cx: &Context<'_>) {
+        while self.writing == Writing::Open && self.pieces.len() < MAX_SLICES {
+            match self.connection.poll_recv(cx, COPY_BUDGET) {
+                Poll::Ready(Ok(Some(bytes))) => self.pieces.push_back(bytes),
+                Poll::Ready(Ok(None)) => self.writing = Writing::Flushing(Ok(())),
+                Poll::Ready(Err(ended)) => self.writing = Writing::Flushing(Err(ended)),
+                Poll::Pending => break,
+            }
+        }
+    }
+
+    fn poll_write_pieces(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let socket = Pin::new(&mut self.socket);
+        let written = if self.pieces.len() > 1 && socket.is_write_vectored() {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let mut filled = 0;
+            for (slot, piece) in slices.iter_mut().zip(&self.pieces) {
+                *slot = IoSlice::new(piece);
+                filled += 1;
+            }
+            ready!(socket.poll_write_vectored(cx, slices.get(..filled).unwrap_or_default()))?
+        } else {
+            ready!(
+                socket.poll_write(
+                    cx,
+                    self.pieces
+                        .front()
+                        .map(|piece| &piece[..])
+                        .unwrap_or_default()
+                )
+            )?
+        };
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        let mut left = written;
+        while let Some(front) = self.pieces.front_mut() {
+            let of_front = left.min(front.len());
+            front.advance(of_front);
+            left -= of_front;
+            if !front.is_empty() {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    /// Once a side has closed: ends the connection when the rest takes too long.
+    fn poll_limits(&mut self, cx: &mut Context<'_>, progressed: bool) -> Poll<End> {
+        let is_lingering = self.writing == Writing::Done;
+        let now = Instant::now();
+        let closing = self.closing.get_or_insert_with(|| {
+            let (first, last) = if is_lingering {
+                (LINGER, LINGER)
+            } else {
+                (FLUSH_LIMIT, CLOSING_LIMIT)
+            };
+            Closing {
+                timer: Box::pin(sleep(first)),
+                until: now + last,
+            }
+        });
+        if progressed && !is_lingering {
+            closing
+                .timer
+                .as_mut()
+                .reset((now + FLUSH_LIMIT).min(closing.until));
+        }
+        ready!(closing.timer.as_mut().poll(cx));
+        Poll::Ready(if is_lingering {
+            End::Closed
+        } else {
+            End::NotFlushed
+        })
+    }
+}
+
+/// Sleeps until `deadline`, or for ever without one.
+pub async fn sleep_until_deadline(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sets what every TCP socket of the data path has: no Nagle delay, and keep-alive as Go's dialler has it.
+///
+/// # Errors
+/// If the socket is gone.
+pub fn tune(socket: &TcpStream) -> io::Result<SocketAddr> {
+    socket.set_nodelay(true)?;
+    socket.peer_addr()
+}

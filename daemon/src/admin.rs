@@ -144,7 +144,20 @@ async fn accept_loop(
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let tasks = TaskTracker::new();
     let mut backoff = AcceptBackoff::default();
+    let mut full = false;
     loop {
+        match slots.available_permits() {
+            0 if !full => {
+                full = true;
+                tracing::warn!(
+                    limit = MAX_CONNECTIONS,
+                    "all admin connections are taken; probes have to wait"
+                );
+            }
+            // Not at the first that ends, or a client could fill the log.
+            free if free > MAX_CONNECTIONS / 2 => full = false,
+            _ => {}
+        }
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,

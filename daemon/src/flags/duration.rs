@@ -83,7 +83,7 @@ impl FromStr for GoDuration {
         let mut total: i128 = 0;
         while !rest.is_empty() {
             let (nanos, tail) = component(rest)?;
-            // Each component is below 2^63 * 3.6e12, so a few of them cannot leave i128; the sum is checked at once.
+            // Each component is below 2^64 * 3.6e12, so a few of them cannot leave i128; the sum is checked at once.
             total = total.checked_add(nanos).ok_or(GoDurationError::Overflow)?;
             i64::try_from(sign * total).map_err(|_| GoDurationError::Overflow)?;
             rest = tail;
@@ -126,7 +126,7 @@ fn component(text: &str) -> Result<(i128, &str), GoDurationError> {
             });
         }
     };
-    let whole: i64 = if whole.is_empty() {
+    let whole: u64 = if whole.is_empty() {
         0
     } else {
         whole.parse().map_err(|_| GoDurationError::Overflow)?

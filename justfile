@@ -4,7 +4,7 @@
 export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", justfile_directory() / "target")
 
 _list:
-    @just --list --unsorted
+    @{{ just_executable() }} --list --unsorted
 
 # everything that must pass, in CI's order
 ci:
@@ -44,7 +44,7 @@ bench-build:
 
 # run the benchmarks; FILTER is a part of their names
 bench FILTER="":
-    cargo bench -p benches --locked -- {{FILTER}}
+    cargo bench -p benches --locked -- {{ FILTER }}
 
 # the whole of Adit on this machine, checked and ended
 demo:
@@ -60,7 +60,7 @@ interop:
 
 # each fuzz target for a while; needs cargo-fuzz and a nightly compiler
 fuzz SECONDS="60":
-    ADIT_FUZZ_SECONDS={{SECONDS}} .ci/run fuzz
+    ADIT_FUZZ_SECONDS={{ SECONDS }} .ci/run fuzz
 
 # before a commit: format, then what is quick to check
 pre-commit:

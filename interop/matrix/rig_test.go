@@ -1,0 +1,220 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"adit/interop/internal/frontend"
+	"adit/interop/internal/pki"
+	"adit/interop/internal/proc"
+)
+
+const (
+	// readyLimit covers an agent's whole back-off (capped at 10 s) on a loaded machine.
+	readyLimit = 30 * time.Second
+	// portTries is how often a start is tried again when another process took a port first.
+	portTries = 3
+)
+
+// binaries are the paths of one side's programs.
+type binaries struct {
+	server, agent string
+}
+
+// rig is one proxy-server with one proxy-agent, real processes, and a way to dial through them.
+type rig struct {
+	pair   pair
+	front  front
+	dir    string
+	certs  *pki.Set
+	bins   map[side]binaries
+	dialer frontend.Dialer
+
+	serverPort, agentPort, serverHealth, serverAdmin, agentHealth, agentAdmin int
+
+	server, agent *proc.Process
+}
+
+// newRig starts both and waits until both are ready.
+func newRig(p pair, f front, dir string, certs *pki.Set, bins map[side]binaries) (*rig, error) {
+	r := &rig{pair: p, front: f, dir: dir, certs: certs, bins: bins}
+	var err error
+	for range portTries {
+		if err = r.start(); err == nil || !errors.Is(err, proc.ErrPortTaken) {
+			break
+		}
+		r.stop()
+	}
+	if err != nil {
+		r.stop()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *rig) start() error {
+	ports, err := proc.FreePorts(6)
+	if err != nil {
+		return err
+	}
+	r.serverPort, r.agentPort, r.serverHealth = ports[0], ports[1], ports[2]
+	r.serverAdmin, r.agentHealth, r.agentAdmin = ports[3], ports[4], ports[5]
+	if r.dialer, err = r.newDialer(); err != nil {
+		return err
+	}
+	if err := r.startServer(); err != nil {
+		return err
+	}
+	return r.startAgent()
+}
+
+func (r *rig) stop() {
+	for _, p := range []*proc.Process{r.agent, r.server} {
+		if p != nil {
+			p.Kill()
+		}
+	}
+}
+
+func (r *rig) newDialer() (frontend.Dialer, error) {
+	if r.front.unix {
+		if r.front.isGRPC() {
+			return frontend.GRPCOverUnix(r.socket()), nil
+		}
+		return &frontend.Connect{Network: "unix", Address: r.socket()}, nil
+	}
+	config, err := r.certs.ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", r.serverPort)
+	if r.front.isGRPC() {
+		return frontend.GRPCOverTLS(address, config), nil
+	}
+	return &frontend.Connect{Network: "tcp", Address: address, TLS: config}, nil
+}
+
+func (r *rig) socket() string { return filepath.Join(r.dir, "server.socket") }
+
+// startServer leaves a server that answers /healthz. Both sides' binaries take the same flags.
+func (r *rig) startServer() error {
+	arguments := []string{
+		"--mode=" + r.front.mode,
+		"--cluster-cert=" + r.certs.Server.Cert,
+		"--cluster-key=" + r.certs.Server.Key,
+		"--cluster-ca-cert=" + r.certs.CA,
+		fmt.Sprintf("--agent-port=%d", r.agentPort),
+		fmt.Sprintf("--health-port=%d", r.serverHealth),
+		fmt.Sprintf("--admin-port=%d", r.serverAdmin),
+		"--agent-bind-address=127.0.0.1",
+		"--health-bind-address=127.0.0.1",
+		"--admin-bind-address=127.0.0.1",
+		"--server-id=interop-server",
+		"--v=2",
+	}
+	if r.front.unix {
+		arguments = append(arguments, "--uds-name="+r.socket(), "--server-port=0")
+	} else {
+		arguments = append(arguments,
+			"--server-cert="+r.certs.Server.Cert,
+			"--server-key="+r.certs.Server.Key,
+			"--server-ca-cert="+r.certs.CA,
+			fmt.Sprintf("--server-port=%d", r.serverPort),
+			"--server-bind-address=127.0.0.1")
+	}
+	server, err := proc.Start("proxy-server", filepath.Join(r.dir, "server.log"), r.bins[r.pair.server].server, arguments...)
+	if err != nil {
+		return err
+	}
+	r.server = server
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	return server.WaitStatus(ctx, r.serverURL("/healthz"), http.StatusOK)
+}
+
+// startAgent leaves an agent that is ready at a server that knows it.
+func (r *rig) startAgent() error {
+	agent, err := proc.Start("proxy-agent", filepath.Join(r.dir, "agent.log"), r.bins[r.pair.agent].agent,
+		"--ca-cert="+r.certs.CA,
+		"--agent-cert="+r.certs.Agent.Cert,
+		"--agent-key="+r.certs.Agent.Key,
+		"--proxy-server-host=127.0.0.1",
+		fmt.Sprintf("--proxy-server-port=%d", r.agentPort),
+		"--health-server-host=127.0.0.1",
+		fmt.Sprintf("--health-server-port=%d", r.agentHealth),
+		"--admin-bind-address=127.0.0.1",
+		fmt.Sprintf("--admin-server-port=%d", r.agentAdmin),
+		"--agent-id=interop-agent",
+		"--v=2",
+	)
+	if err != nil {
+		return err
+	}
+	r.agent = agent
+	return r.waitReady()
+}
+
+// waitReady waits until agent and server see each other.
+func (r *rig) waitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	if err := r.agent.WaitStatus(ctx, r.agentURL("/readyz"), http.StatusOK); err != nil {
+		return err
+	}
+	return r.server.WaitStatus(ctx, r.serverURL("/readyz"), http.StatusOK)
+}
+
+// killAgent ends the agent with SIGKILL. The server may take a moment to notice: waitAgentGone.
+func (r *rig) killAgent() { r.agent.Kill() }
+
+func (r *rig) waitAgentGone() error {
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	return r.server.WaitStatus(ctx, r.serverURL("/readyz"), http.StatusInternalServerError)
+}
+
+// restore brings back what a case has killed, so that the next one finds a working pair.
+func (r *rig) restore() error {
+	if exited(r.server) {
+		if err := r.startServer(); err != nil {
+			return err
+		}
+	}
+	if exited(r.agent) {
+		if err := r.waitAgentGone(); err != nil {
+			return err
+		}
+		return r.startAgent()
+	}
+	return r.waitReady()
+}
+
+func exited(p *proc.Process) bool {
+	select {
+	case <-p.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *rig) serverURL(path string) string {
+	return fmt.Sprintf("http://127.0.0.1:%d%s", r.serverHealth, path)
+}
+
+func (r *rig) agentURL(path string) string {
+	return fmt.Sprintf("http://127.0.0.1:%d%s", r.agentHealth, path)
+}
+
+// openEndpoints is the agent's own count of connections to targets.
+func (r *rig) openEndpoints() (float64, error) {
+	return proc.Metric(r.agentURL("/metrics"), "konnectivity_network_proxy_agent_open_endpoint_connections")
+}
+
+// tempDir is short, since a Unix socket's path may have 107 bytes at most.
+func tempDir() (string, error) { return os.MkdirTemp("", "adit-interop-") }

@@ -1,0 +1,151 @@
+//! The command line, under upstream's names (wire-protocol, section 6.2).
+
+use clap::Parser;
+use daemon::flags::{GoDuration, LogFlags, StringSlice};
+
+/// Serves kube-apiserver's egress selector over tunnels that agents dial in.
+///
+/// Takes the flags of Konnectivity's proxy-server.
+#[derive(Debug, Parser)]
+#[command(name = "proxy-server")]
+pub struct Cli {
+    /// Certificate of the TCP frontend (PEM, chain allowed).
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub server_cert: String,
+    /// Key of the TCP frontend (PEM).
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub server_key: String,
+    /// CA that clients of the TCP frontend must have a certificate of.
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub server_ca_cert: String,
+    /// Certificate of the agent listener (PEM, chain allowed).
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub cluster_cert: String,
+    /// Key of the agent listener (PEM).
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub cluster_key: String,
+    /// CA that agents must have a certificate of.
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub cluster_ca_cert: String,
+    /// 'grpc' or 'http-connect'. The frontend tells both apart by their first bytes and serves them at once; this only
+    /// says which one you mean to use.
+    #[arg(long, default_value = "grpc")]
+    pub mode: String,
+    /// Path of the frontend's Unix socket, at most 107 bytes; empty for a TCP frontend.
+    #[arg(long, default_value = "", value_name = "PATH")]
+    pub uds_name: String,
+    /// Remove what is at --uds-name before binding. The socket of a live process is never removed.
+    #[arg(long, default_value_t = true)]
+    pub delete_existing_uds_file: bool,
+    /// Port of the TCP frontend; 0 with --uds-name.
+    #[arg(long, default_value_t = 8090)]
+    pub server_port: i64,
+    /// Address of the TCP frontend; empty for all.
+    #[arg(long, default_value = "")]
+    pub server_bind_address: String,
+    /// Port for agents.
+    #[arg(long, default_value_t = 8091)]
+    pub agent_port: i64,
+    /// Address for agents; empty for all.
+    #[arg(long, default_value = "")]
+    pub agent_bind_address: String,
+    /// Port for metrics, kept for those who scrape it there.
+    #[arg(long, default_value_t = 8095)]
+    pub admin_port: i64,
+    /// Address of the admin port; explicitly empty for all.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub admin_bind_address: String,
+    /// Port for health, readiness and metrics.
+    #[arg(long, default_value_t = 8092)]
+    pub health_port: i64,
+    /// Address of the health port; empty for all.
+    #[arg(long, default_value = "")]
+    pub health_bind_address: String,
+    /// Ping an agent this long after its last answer; it is given up when a ping stays unanswered for 10s. Default 10s, so
+    /// that a dead agent is noticed within 20s.
+    #[arg(long, value_name = "DURATION")]
+    pub keepalive_time: Option<GoDuration>,
+    /// The same for clients of the gRPC frontend over TCP. Default 30s.
+    #[arg(long, value_name = "DURATION")]
+    pub frontend_keepalive_time: Option<GoDuration>,
+    /// Unique id of this server; default: PROXY_SERVER_ID, else random.
+    #[arg(long, env = "PROXY_SERVER_ID")]
+    pub server_id: Option<String>,
+    /// How many servers agents should look for.
+    #[arg(long, default_value_t = 1)]
+    pub server_count: i64,
+    /// How an agent is chosen for a dial; this version knows 'default'.
+    #[arg(long, default_value = "default")]
+    pub proxy_strategies: String,
+    /// TLS 1.2 cipher suites by Go's names.
+    #[arg(long, value_name = "SUITES")]
+    pub cipher_suites: Vec<StringSlice>,
+    /// Lowest TLS version: VersionTLS10 to VersionTLS13; below VersionTLS12 is raised to it.
+    #[arg(long, default_value = "", value_name = "VERSION")]
+    pub tls_min_version: String,
+    /// Accepted for upstream's manifests; buffers here are bounded in bytes, see --memory-budget.
+    #[arg(long, default_value_t = 10)]
+    pub xfr_channel_size: i64,
+    /// How long established connections may go on after the first SIGTERM.
+    #[arg(long, default_value = "0s", value_name = "DURATION")]
+    pub graceful_shutdown_timeout: GoDuration,
+    /// How long an agent may take to answer a dial; 0 for the default of 15s.
+    #[arg(long, default_value = "0s", value_name = "DURATION")]
+    pub backend_dial_timeout: GoDuration,
+    /// Deprecated, without effect.
+    #[arg(long, default_value_t = true)]
+    pub warn_on_channel_limit: bool,
+    /// Bytes that slow readers may hold in this process before they are paced and, if they stall, reset. Adit's own flag; at least 4194304.
+    #[arg(long, default_value_t = tunnel::ledger::DEFAULT_BUDGET, value_name = "BYTES")]
+    pub memory_budget: usize,
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogFlags,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_defaults_are_ours() {
+        let cli = daemon::flags::parse::<Cli, _>(["proxy-server"])
+            .unwrap()
+            .cli;
+        assert_eq!(
+            (
+                cli.server_port,
+                cli.agent_port,
+                cli.admin_port,
+                cli.health_port
+            ),
+            (8090, 8091, 8095, 8092)
+        );
+        assert_eq!(
+            (cli.mode.as_str(), cli.admin_bind_address.as_str()),
+            ("grpc", "127.0.0.1")
+        );
+        assert!(cli.delete_existing_uds_file && cli.warn_on_channel_limit);
+        assert_eq!((cli.server_count, cli.xfr_channel_size), (1, 10));
+    }
+
+    #[test]
+    fn both_ways_of_giving_a_value_may_be_mixed() {
+        let args = [
+            "proxy-server",
+            "--cluster-cert",
+            "/a",
+            "--mode=http-connect",
+            "--agent-port",
+            "8132",
+            "-v=8",
+            "--cipher-suites=[]",
+        ];
+        let cli = daemon::flags::parse::<Cli, _>(args).unwrap().cli;
+        assert_eq!(
+            (cli.cluster_cert.as_str(), cli.mode.as_str(), cli.agent_port),
+            ("/a", "http-connect", 8132)
+        );
+        assert!(StringSlice::concat(cli.cipher_suites).is_empty());
+    }
+}

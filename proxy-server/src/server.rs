@@ -1,0 +1,195 @@
+//! Binds everything, runs, ends.
+
+use std::{rc::Rc, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use daemon::{admin::AdminServer, listen::listen, signals::Terminations, uds::UdsListener};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    time::interval,
+};
+use tunnel::{
+    drain::{Drained, Tasks},
+    ledger::Ledger,
+};
+
+use crate::{
+    admin::Admin,
+    backend::Agents,
+    config::{Address, Config, FrontendConfig},
+    dial::Core,
+    frontend::{self, FrontendListener},
+    metrics::{Metrics, Segment},
+    registry::Registry,
+};
+
+/// How often the gauge of buffered bytes is brought up to date.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A server whose listeners are all bound.
+#[derive(Debug)]
+pub struct Bound {
+    core: Rc<Core>,
+    agents: Rc<Agents>,
+    agent_listener: TcpListener,
+    agent_tls: Arc<rustls::ServerConfig>,
+    frontend: FrontendListener,
+    frontend_keepalive: Duration,
+    graceful_shutdown: Duration,
+    admin: Admin,
+    accepting: Tasks,
+    connections: Tasks,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// After one signal, whatever was cut.
+    Done,
+    /// By a second signal during shutdown.
+    Impatient,
+}
+
+/// Binds every listener. Call on the worker's `LocalSet`.
+///
+/// # Errors
+/// If any of them cannot be bound: none is optional. The text names flag and address.
+pub fn bind(config: Config) -> anyhow::Result<Bound> {
+    let metrics = Metrics::new().context("register metrics")?;
+    let accepting = Tasks::default();
+    let connections = Tasks::default();
+    let core = Rc::new(Core {
+        registry: Registry::new(metrics.clone()),
+        from_client: metrics.packets(Segment::FromClient),
+        to_client: metrics.packets(Segment::ToClient),
+        metrics: metrics.clone(),
+        ledger: Rc::new(Ledger::new(config.memory_budget)),
+        stop: accepting.stop().clone(),
+        dial_timeout: config.dial_timeout,
+    });
+    let agents = Agents::new(
+        core.clone(),
+        connections.clone(),
+        &config.server_id,
+        config.server_count,
+        config.keepalive,
+    )?;
+    let frontend = bind_frontend(config.frontend)?;
+    let agent_listener = tcp(&config.agents)?;
+    let health = AdminServer::bind(config.health.flag, &config.health.host, config.health.port)?;
+    let admin = AdminServer::bind(config.admin.flag, &config.admin.host, config.admin.port)?;
+    tracing::info!(
+        server_id = config.server_id,
+        agents = ?agent_listener.local_addr().ok(),
+        frontend = ?frontend.local_addr(),
+        health = %health.local_addr(),
+        admin = %admin.local_addr(),
+        "listening"
+    );
+    let admin = Admin::start(health, admin, &metrics, &core.stop)
+        .context("start the health and admin listeners")?;
+    Ok(Bound {
+        core,
+        agents,
+        agent_listener,
+        agent_tls: config.agent_tls,
+        frontend,
+        frontend_keepalive: config.frontend_keepalive,
+        graceful_shutdown: config.graceful_shutdown,
+        admin,
+        accepting,
+        connections,
+    })
+}
+
+fn bind_frontend(config: FrontendConfig) -> anyhow::Result<FrontendListener> {
+    Ok(match config {
+        FrontendConfig::Uds {
+            path,
+            delete_existing,
+        } => {
+            let (listener, file) =
+                UdsListener::bind("--uds-name", &path, delete_existing)?.into_parts();
+            tracing::info!(path = %path.display(), "frontend socket is ready");
+            FrontendListener::Uds(
+                UnixListener::from_std(listener).context("--uds-name")?,
+                file,
+            )
+        }
+        FrontendConfig::Tcp { address, tls } => FrontendListener::Tcp(tcp(&address)?, tls),
+    })
+}
+
+fn tcp(address: &Address) -> anyhow::Result<TcpListener> {
+    let listener = listen(address.flag, &address.host, address.port)?;
+    TcpListener::from_std(listener).context(address.flag)
+}
+
+impl Bound {
+    /// Serves until a signal comes and everything has ended or been cut. Call on the worker's `LocalSet`.
+    pub async fn run(self, mut signals: Terminations) -> Exit {
+        let agents = self
+            .agents
+            .clone()
+            .serve(self.agent_listener, self.agent_tls);
+        self.accepting.spawn(agents);
+        let frontend = frontend::serve(
+            self.frontend,
+            self.core.clone(),
+            self.connections.clone(),
+            self.frontend_keepalive,
+        );
+        self.accepting.spawn(frontend);
+        self.accepting.spawn(update_gauges(self.core.clone()));
+        let (signal, _) = signals.recv().await;
+        tracing::info!(?signal, grace = ?self.graceful_shutdown, "shutting down");
+        let exit = tokio::select! {
+            biased;
+            () = shut_down(&self.core, &self.accepting, &self.connections, self.graceful_shutdown) => Exit::Done,
+            (signal, _) = signals.recv() => {
+                tracing::warn!(?signal, "second signal: leaving at once");
+                Exit::Impatient
+            }
+        };
+        self.admin.finish();
+        exit
+    }
+}
+
+/// Stops accepting, waits for connections within the grace, then cuts. Agents are not told by GOAWAY: an upstream agent
+/// would cut its connections at once (trap T8).
+async fn shut_down(core: &Core, accepting: &Tasks, connections: &Tasks, grace: Duration) {
+    // Ends the accept loops and with them the listeners, and refuses new dials on connections that are open.
+    accepting.finish(Duration::from_secs(1)).await;
+    if !grace.is_zero() {
+        let drained = tokio::time::timeout(grace, until_idle(core)).await;
+        if drained.is_err() {
+            tracing::warn!(
+                left = core.metrics.established.get(),
+                "grace period is over, connections are cut"
+            );
+        }
+    }
+    if let Drained::Cut { left } = connections.finish(Duration::ZERO).await {
+        tracing::info!(tasks = left, "cut");
+    }
+}
+
+async fn until_idle(core: &Core) {
+    let mut tick = interval(Duration::from_millis(20));
+    while core.metrics.established.get() > 0 || core.registry.pending_dials() > 0 {
+        tick.tick().await;
+    }
+}
+
+async fn update_gauges(core: Rc<Core>) {
+    let mut tick = interval(GAUGE_INTERVAL);
+    loop {
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            _ = tick.tick() => {
+                core.metrics.buffered_bytes.set(i64::try_from(core.ledger.used()).unwrap_or(i64::MAX));
+            }
+        }
+    }
+}

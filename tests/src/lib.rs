@@ -1,1 +1,13 @@
-//! Being built.
+//! What the end-to-end tests are made of: the real binaries as child processes, a client that dials as kube-apiserver
+//! does, and targets with every manner a target can have.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`harness`] | builds and starts `proxy-server` and `proxy-agent` with certificates and ports of their own |
+//! | [`client`] | plays kube-apiserver: HTTP CONNECT and gRPC, over a Unix socket and mTLS |
+//!
+//! Everything is real but the network, which is loopback. Waits are for a state, with generous deadlines: the tests must be
+//! fair on a loaded machine, so they assert that things complete, not how fast. The demo is built of the same parts.
+
+pub mod client;
+pub mod harness;

@@ -3,7 +3,8 @@
 //! `type` decides what a message means; the oneof member may be absent or of another kind (wire-protocol, section 1.4),
 //! which is [`DecodeError::Mismatch`] and never a panic. Unknown fields are skipped, unknown types are reported as
 //! [`Decoded::Unknown`]. Within one message the rules of proto3 hold: fields in any order, the last scalar wins, the
-//! last member of the oneof wins, a member that comes twice is merged.
+//! last member of the oneof wins, a member that comes twice is merged. As in Go, a known field of another wire type than its
+//! own is an unknown field, and a type of more than 32 bits is cut to them.
 
 pub mod varint;
 
@@ -20,8 +21,8 @@ use varint::{MAX_VARINT_LEN, Malformed, Reader, WireType, put_varint, varint_len
 pub enum Decoded {
     /// A packet of this protocol.
     Packet(Packet),
-    /// A packet type that this protocol does not have: to be counted and ignored.
-    Unknown(u64),
+    /// A packet type that this protocol does not have, as the 32 bits on the wire: to be counted and ignored.
+    Unknown(u32),
 }
 
 /// Why a message is no packet.
@@ -74,22 +75,20 @@ enum Payload {
 /// [`DecodeError`]; the message is then to be ignored or its stream ended, nothing has been consumed elsewhere.
 pub fn decode(message: &Bytes) -> Result<Decoded, DecodeError> {
     let mut reader = Reader::new(message);
-    let mut number = 0u64;
+    let mut number = 0u32;
     let mut payload = Payload::None;
     while !reader.is_empty() {
-        let (field, wire_type) = reader.tag()?;
-        match field {
-            1 => number = varint(&mut reader, field, wire_type)?,
-            2..=8 => {
-                let body = member(&mut reader, field, wire_type)?;
+        match reader.tag()? {
+            (1, WireType::Varint) => number = low_32_bits(reader.varint()?),
+            (field @ 2..=8, WireType::Len) => {
+                let body = reader.len_delimited()?;
                 // Where the member's bytes start within `message`, so that its payload can be a slice of it.
                 let offset = reader.position() - body.len();
                 payload = merge(payload, field, body, message, offset)?;
             }
-            _ => reader.skip(field, wire_type)?,
+            (field, wire_type) => reader.skip(field, wire_type)?,
         }
     }
-    // An enum is an int32 on the wire: a negative one comes as 64 bits and is just as unknown.
     let Some(kind) = PacketKind::from_number(number) else {
         return Ok(Decoded::Unknown(number));
     };
@@ -155,18 +154,14 @@ fn merge(
                 } => (protocol, address, dial),
                 _ => Default::default(),
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => string(reader, field, wire_type)
-                    .map(|value| protocol = value)
-                    .map(Some),
-                2 => string(reader, field, wire_type)
-                    .map(|value| address = value)
-                    .map(Some),
-                3 => int64(reader, field, wire_type)
-                    .map(|value| dial = value)
-                    .map(Some),
-                _ => Ok(None),
-            })?;
+            while !reader.is_empty() {
+                match reader.tag()? {
+                    (field @ 1, WireType::Len) => protocol = string(&mut reader, field)?,
+                    (field @ 2, WireType::Len) => address = string(&mut reader, field)?,
+                    (3, WireType::Varint) => dial = int64(&mut reader)?,
+                    (field, wire_type) => reader.skip(field, wire_type)?,
+                }
+            }
             Payload::DialRequest {
                 protocol,
                 address,
@@ -178,18 +173,14 @@ fn merge(
                 Payload::DialResponse { error, conn, dial } => (error, conn, dial),
                 _ => Default::default(),
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => string(reader, field, wire_type)
-                    .map(|value| error = value)
-                    .map(Some),
-                2 => int64(reader, field, wire_type)
-                    .map(|value| conn = value)
-                    .map(Some),
-                3 => int64(reader, field, wire_type)
-                    .map(|value| dial = value)
-                    .map(Some),
-                _ => Ok(None),
-            })?;
+            while !reader.is_empty() {
+                match reader.tag()? {
+                    (field @ 1, WireType::Len) => error = string(&mut reader, field)?,
+                    (2, WireType::Varint) => conn = int64(&mut reader)?,
+                    (3, WireType::Varint) => dial = int64(&mut reader)?,
+                    (field, wire_type) => reader.skip(field, wire_type)?,
+                }
+            }
             Payload::DialResponse { error, conn, dial }
         }
         4 => {
@@ -197,18 +188,17 @@ fn merge(
                 Payload::Data { conn, payload } => (conn, payload),
                 _ => Default::default(),
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => int64(reader, field, wire_type)
-                    .map(|value| conn = value)
-                    .map(Some),
-                3 => {
-                    let bytes = member(reader, field, wire_type)?;
-                    let end = offset + reader.position();
-                    payload = message.slice(end - bytes.len()..end);
-                    Ok(Some(()))
+            while !reader.is_empty() {
+                match reader.tag()? {
+                    (1, WireType::Varint) => conn = int64(&mut reader)?,
+                    (3, WireType::Len) => {
+                        let len = reader.len_delimited()?.len();
+                        let end = offset + reader.position();
+                        payload = message.slice(end - len..end);
+                    }
+                    (field, wire_type) => reader.skip(field, wire_type)?,
                 }
-                _ => Ok(None),
-            })?;
+            }
             Payload::Data { conn, payload }
         }
         5 => {
@@ -217,12 +207,7 @@ fn merge(
             } else {
                 0
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => int64(reader, field, wire_type)
-                    .map(|value| conn = value)
-                    .map(Some),
-                _ => Ok(None),
-            })?;
+            only_id(&mut reader, &mut conn)?;
             Payload::CloseRequest { conn }
         }
         6 => {
@@ -230,15 +215,13 @@ fn merge(
                 Payload::CloseResponse { error, conn } => (error, conn),
                 _ => Default::default(),
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => string(reader, field, wire_type)
-                    .map(|value| error = value)
-                    .map(Some),
-                2 => int64(reader, field, wire_type)
-                    .map(|value| conn = value)
-                    .map(Some),
-                _ => Ok(None),
-            })?;
+            while !reader.is_empty() {
+                match reader.tag()? {
+                    (field @ 1, WireType::Len) => error = string(&mut reader, field)?,
+                    (2, WireType::Varint) => conn = int64(&mut reader)?,
+                    (field, wire_type) => reader.skip(field, wire_type)?,
+                }
+            }
             Payload::CloseResponse { error, conn }
         }
         7 => {
@@ -247,65 +230,45 @@ fn merge(
             } else {
                 0
             };
-            fields(&mut reader, |reader, field, wire_type| match field {
-                1 => int64(reader, field, wire_type)
-                    .map(|value| dial = value)
-                    .map(Some),
-                _ => Ok(None),
-            })?;
+            only_id(&mut reader, &mut dial)?;
             Payload::CloseDial { dial }
         }
         _ => {
-            fields(&mut reader, |_, _, _| Ok(None))?;
+            while !reader.is_empty() {
+                let (field, wire_type) = reader.tag()?;
+                reader.skip(field, wire_type)?;
+            }
             Payload::Drain
         }
     })
 }
 
-/// Hands each field to `known`, and skips those that it answers with `None`.
-#[inline]
-fn fields(
-    reader: &mut Reader<'_>,
-    mut known: impl FnMut(&mut Reader<'_>, u32, WireType) -> Result<Option<()>, Malformed>,
-) -> Result<(), Malformed> {
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "an enum is an int32, of which Go keeps the low bits"
+)]
+const fn low_32_bits(value: u64) -> u32 {
+    value as u32
+}
+
+/// Reads a member whose one field is an id.
+fn only_id(reader: &mut Reader<'_>, id: &mut i64) -> Result<(), Malformed> {
     while !reader.is_empty() {
-        let (field, wire_type) = reader.tag()?;
-        if known(reader, field, wire_type)?.is_none() {
-            reader.skip(field, wire_type)?;
+        match reader.tag()? {
+            (1, WireType::Varint) => *id = int64(reader)?,
+            (field, wire_type) => reader.skip(field, wire_type)?,
         }
     }
     Ok(())
 }
 
 #[inline]
-fn varint(reader: &mut Reader<'_>, field: u32, wire_type: WireType) -> Result<u64, Malformed> {
-    if wire_type == WireType::Varint {
-        reader.varint()
-    } else {
-        Err(Malformed::WrongType(field))
-    }
+fn int64(reader: &mut Reader<'_>) -> Result<i64, Malformed> {
+    reader.varint().map(u64::cast_signed)
 }
 
-#[inline]
-fn int64(reader: &mut Reader<'_>, field: u32, wire_type: WireType) -> Result<i64, Malformed> {
-    varint(reader, field, wire_type).map(u64::cast_signed)
-}
-
-#[inline]
-fn member<'a>(
-    reader: &mut Reader<'a>,
-    field: u32,
-    wire_type: WireType,
-) -> Result<&'a [u8], Malformed> {
-    if wire_type == WireType::Len {
-        reader.len_delimited()
-    } else {
-        Err(Malformed::WrongType(field))
-    }
-}
-
-fn string(reader: &mut Reader<'_>, field: u32, wire_type: WireType) -> Result<String, Malformed> {
-    let bytes = member(reader, field, wire_type)?;
+fn string(reader: &mut Reader<'_>, field: u32) -> Result<String, Malformed> {
+    let bytes = reader.len_delimited()?;
     std::str::from_utf8(bytes)
         .map(str::to_owned)
         .map_err(|_| Malformed::NotUtf8(field))
@@ -519,7 +482,11 @@ mod tests {
             put_packet(&mut out, &packet);
             assert_eq!(
                 out.split_to(grpc::PREFIX_LEN)[..],
-                [&[0u8; 1][..], &(bytes.len() as u32).to_be_bytes()].concat()
+                [
+                    &[0u8; 1][..],
+                    &u32::try_from(bytes.len()).unwrap().to_be_bytes()
+                ]
+                .concat()
             );
             assert_eq!(out, bytes);
         }
@@ -561,7 +528,7 @@ mod tests {
     fn unknown_types_and_fields_are_no_errors() {
         assert_eq!(decode(&hex("0863")), Ok(Decoded::Unknown(99)));
         // Field 15 in front of, within and behind a CLOSE_REQ; field order reversed.
-        let odd = hex("7a01ff2a05080778ffff0308027a00");
+        let odd = hex("7a01ff2a06080778ffff0308027a00");
         assert_eq!(
             decode(&odd),
             Ok(Decoded::Packet(Packet::CloseRequest { conn: ConnectId(7) }))

@@ -144,7 +144,7 @@ impl PacketKind {
 
     /// The kind with this wire number, if it is one that this protocol knows.
     #[must_use]
-    pub fn from_number(number: u64) -> Option<Self> {
+    pub fn from_number(number: u32) -> Option<Self> {
         usize::try_from(number)
             .ok()
             .and_then(|n| Self::ALL.get(n))
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn a_kind_and_its_wire_number_name_each_other() {
         for kind in PacketKind::ALL {
-            assert_eq!(PacketKind::from_number(kind as u64), Some(kind));
+            assert_eq!(PacketKind::from_number(kind as u32), Some(kind));
         }
         assert_eq!(PacketKind::from_number(7), None);
-        assert_eq!(PacketKind::from_number(u64::MAX), None);
+        assert_eq!(PacketKind::from_number(u32::MAX), None);
     }
 }

@@ -40,9 +40,6 @@ pub enum Malformed {
     /// A group that never ends, ends another group, or nests too deep.
     #[error("broken group")]
     BadGroup,
-    /// A known field with another wire type than its own.
-    #[error("field {0} has the wrong wire type")]
-    WrongType(u32),
     /// A string field that is not UTF-8.
     #[error("field {0} is not UTF-8")]
     NotUtf8(u32),
@@ -196,7 +193,6 @@ pub fn put_varint(dst: &mut impl BufMut, mut value: u64) {
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "masked to seven bits")]
 const fn low_seven_bits(value: u64) -> u8 {
     (value & 0x7f) as u8
 }

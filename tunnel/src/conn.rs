@@ -151,6 +151,8 @@ impl Conn {
     pub fn abandon(&mut self) -> usize {
         self.finish();
         self.discards = true;
+        // What was popped and never delivered is gone with the local side.
+        self.in_flight = 0;
         self.drop_inbound()
     }
 

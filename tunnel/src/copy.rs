@@ -51,7 +51,7 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin {
 impl Socket for TcpStream {
     fn abort(&mut self) {
         // An error means that the socket is gone already.
-        let _: io::Result<()> = self.set_zero_linger();
+        drop(self.set_zero_linger());
     }
 }
 
@@ -169,6 +169,10 @@ impl<S: Socket> Copy<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.connection.is_reset() {
+            // What is left waits for a reader that does not read.
+            return Poll::Ready(End::Ended(Ended::Stalled));
+        }
         let before = (self.sent, self.received);
         if let Poll::Ready(Err(error)) = self.poll_read(cx) {
             return Poll::Ready(End::Socket(error));

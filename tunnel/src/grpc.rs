@@ -408,13 +408,16 @@ fn http_error(status: StatusCode) -> Response<()> {
 
 /// `grpc-message` is percent-encoded UTF-8: all but 0x20–0x7E, and `%` itself.
 fn percent_encode(text: &str) -> String {
-    use fmt::Write as _;
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'%' | ..0x20 | 0x7f.. => {
-                // Writing to a String cannot fail.
-                let _: fmt::Result = write!(out, "%{byte:02X}");
+                let digit = |value: u8| {
+                    char::from_digit(value.into(), 16)
+                        .unwrap_or_default()
+                        .to_ascii_uppercase()
+                };
+                out.extend(['%', digit(byte >> 4), digit(byte & 15)]);
             }
             byte => out.push(char::from(byte)),
         }

@@ -135,10 +135,9 @@ impl Link {
 
     fn poll(&mut self, cx: &mut Context<'_>, on_event: &mut impl FnMut(Event)) -> Poll<LinkEnd> {
         self.mux.set_link(cx.waker());
-        if self.mux.connections() > 0 && self.tick.poll_tick(cx).is_ready() {
+        // Twice at most: the second time registers for the next tick, which is a whole period away.
+        while self.mux.connections() > 0 && self.tick.poll_tick(cx).is_ready() {
             self.mux.tick(Instant::now());
-            // Registers for the next one.
-            let _: Poll<Instant> = self.tick.poll_tick(cx);
         }
         if let Poll::Ready(end) = self.poll_receive(cx, on_event) {
             return Poll::Ready(end);
@@ -256,8 +255,11 @@ pub async fn watch(mut ping_pong: PingPong, mut keepalive: Keepalive) {
     let mut timer: Pin<Box<Sleep>> = Box::pin(sleep_until(Instant::now()));
     poll_fn(|cx| {
         loop {
-            while let Poll::Ready(Ok(_)) = ping_pong.poll_pong(cx) {
-                keepalive.on_pong(Instant::now());
+            match ping_pong.poll_pong(cx) {
+                Poll::Ready(Ok(_)) => keepalive.on_pong(Instant::now()),
+                // The connection has ended by itself: no timer of ours is to say that it is dead.
+                Poll::Ready(Err(_)) => return Poll::Pending,
+                Poll::Pending => {}
             }
             match keepalive.poll(Instant::now()) {
                 Action::Dead => return Poll::Ready(()),

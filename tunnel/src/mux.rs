@@ -1,27 +1,21 @@
 //! All connections of one packet tunnel: who gets which packet, what is sent next, and what window the peer gets back.
 //!
 //! No socket and no clock: [`crate::link`] feeds messages in and takes batches out; connections are used through
-//! [`Connection`] by tasks of the same thread.
-//!
-//! # What a slow reader costs (policy D)
-//!
-//! Reading never stops, or one connection would stop all. What a reader leaves is queued and charged to the [`Ledger`]. A
-//! connection beyond its share gets its bytes' window *withheld*; when most of the tunnel's window is withheld, the tunnel
-//! is *paced* ([`Mux::pace`]); a connection beyond its share that delivers nothing for [`STALL_LIMIT`] is reset. A
-//! connection that makes progress is never reset.
+//! [`Connection`] by tasks of the same thread. `pressure` has what a slow reader costs.
 
 mod connection;
 mod dial;
+mod pressure;
 mod table;
 
-use std::{cell::RefCell, collections::VecDeque, rc::Rc, task::Waker, time::Duration};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, task::Waker};
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
-use tokio::time::Instant;
 
 pub use connection::{Closed, Connection};
 pub use dial::{Dial, DialError};
+pub use pressure::{CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK};
 pub use table::ConnectionTable;
 
 use crate::{
@@ -35,6 +29,7 @@ use crate::{
 };
 use connection::Lane;
 use dial::PendingDial;
+use pressure::Window;
 
 /// Connections that one tunnel carries at most; more are refused.
 pub const MAX_CONNECTIONS: usize = 65_536;
@@ -45,23 +40,11 @@ pub const MAX_PENDING_DIALS: usize = 10_000;
 /// Control packets that may wait to be sent; beyond it those that a peer can do without are dropped.
 pub const MAX_CONTROL: usize = 4 * MAX_PENDING_DIALS;
 
-/// How long a connection beyond its share may deliver nothing before it is reset; the patience of upstream's client library.
-pub const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// Longest address that is dialled, in bytes with its network name; a DNS name has at most 253.
+pub const MAX_ADDRESS: usize = 1024;
 
-/// The same when the budget is nearly gone, for the one that holds most.
-pub const STALL_LIMIT_WHEN_TIGHT: Duration = Duration::from_secs(1);
-
-/// How long a server's end remembers a connection that its local side has left and whose CLOSE_RSP does not come.
-pub const CLOSE_LIMIT: Duration = Duration::from_secs(30);
-
-/// How often [`Mux::tick`] wants to be called.
-pub const TICK: Duration = Duration::from_millis(500);
-
-/// How often [`Mux::pace`] wants to be called while [`Mux::is_paced`].
-pub const PACE: Duration = Duration::from_millis(10);
-
-/// Most window that pacing gives away in one [`PACE`] beyond what readers took; shrinks to nothing as the budget fills.
-const PACE_FLOOR: usize = 64 * 1024;
+/// What is passed on of a dial error, in bytes: its sender may fill a message of 4 MiB with it.
+const MAX_ERROR: usize = 4 * 1024;
 
 /// Payload of a DATA message at most: with its head it fills one HTTP/2 frame of the default size and one TLS record.
 pub const MAX_DATA: usize = 16 * 1024 - 64;
@@ -113,18 +96,6 @@ struct State {
     is_lost: bool,
 }
 
-/// The peer's window as far as it is ours to give back.
-#[derive(Debug, Default)]
-struct Window {
-    /// Bytes of DATA received and not yet given back.
-    unreleased: usize,
-    /// Of those, what connections beyond their share hold.
-    withheld: usize,
-    /// Of what they held, what their readers have taken since the last [`Mux::pace`].
-    drained: usize,
-    is_paced: bool,
-}
-
 impl State {
     fn wake_link(&mut self) {
         if let Some(waker) = self.link.take() {
@@ -174,9 +145,12 @@ impl Mux {
         if state.is_lost {
             return Dial::failed(self.clone(), DialError::TunnelLost);
         }
-        if state.dials.len() >= MAX_PENDING_DIALS {
+        if state.dials.len() >= MAX_PENDING_DIALS || state.control.len() >= MAX_CONTROL {
             self.observer.limited(Limit::PendingDials);
             return Dial::failed(self.clone(), DialError::TooManyDials);
+        }
+        if protocol.len() + address.len() > MAX_ADDRESS {
+            return Dial::failed(self.clone(), DialError::AddressTooLong);
         }
         state.last_dial = state.last_dial.wrapping_add(1) & i64::MAX;
         let dial = DialId(state.last_dial);
@@ -227,7 +201,7 @@ impl Mux {
             error
         };
         self.send_optional(Packet::DialResponse {
-            error,
+            error: shortened(error),
             conn: ConnectId::NONE,
             dial,
         });
@@ -276,8 +250,11 @@ impl Mux {
     /// with a packet is counted and ignored here.
     pub fn on_message(self: &Rc<Self>, message: &Bytes) -> Result<Option<Event>, DecodeError> {
         match codec::decode(message) {
-            Ok(Decoded::Packet(packet)) => {
+            Ok(Decoded::Packet(mut packet)) => {
                 self.observer.received(Some(packet.kind()));
+                if let Packet::Data { payload, .. } = &mut packet {
+                    unpin(payload, message.len());
+                }
                 Ok(match self.role {
                     Role::Server => self.on_packet_from_agent(packet),
                     Role::Agent => self.on_packet_from_server(packet),
@@ -332,6 +309,10 @@ impl Mux {
                 address,
                 dial,
             } => {
+                if protocol.len() + address.len() > MAX_ADDRESS {
+                    self.refuse(dial, DialError::AddressTooLong.to_string());
+                    return None;
+                }
                 return Some(Event::Dial {
                     dial,
                     protocol,
@@ -396,7 +377,7 @@ impl Mux {
         let pending = state.dials.remove(&dial);
         if !error.is_empty() {
             if let Some(pending) = pending {
-                pending.resolve(Err(DialError::Refused(error)));
+                pending.resolve(Err(DialError::Refused(shortened(error))));
             }
             return;
         }
@@ -454,12 +435,12 @@ impl Mux {
         let mut payload = Bytes::new();
         while head.len() < MAX_BATCH
             && payload.is_empty()
-            && let Some(turn) = state.scheduler.next()
+            && let Some(turn) = state.scheduler.pick()
         {
             let lane = turn.key.clone();
             let mut conn = lane.conn.borrow_mut();
             let had_room = conn.has_room();
-            let sent = match conn.next_outgoing(turn.allowance().min(MAX_DATA)) {
+            let sent = match conn.next_outgoing(MAX_DATA) {
                 Some(Outgoing::Data(bytes)) => {
                     let sent = bytes.len();
                     codec::put_data_head(&mut head, conn.id(), sent);
@@ -495,92 +476,6 @@ impl Mux {
             None
         } else {
             Some(Batch::new(head, payload))
-        }
-    }
-
-    /// Window to give back to the peer now, in bytes.
-    pub fn take_window(&self) -> usize {
-        let window = &mut self.state.borrow_mut().window;
-        let release = window.unreleased - window.withheld.min(window.unreleased);
-        window.unreleased -= release;
-        release
-    }
-
-    /// Enters or leaves paced mode for a tunnel whose receive window is `size` bytes; whether it is paced now.
-    pub fn update_pace(&self, size: usize) -> bool {
-        let window = &mut self.state.borrow_mut().window;
-        let is_paced = window.withheld > size / 4 * 3;
-        if is_paced && !window.is_paced {
-            self.observer.limited(Limit::Paced);
-            window.drained = 0;
-        }
-        window.is_paced = is_paced;
-        is_paced
-    }
-
-    /// While paced, every [`PACE`]: gives back as much window as readers took, or a floor that shrinks with the budget.
-    /// What comes in by it is charged, so that the other connections go on and the slow ones cannot take all.
-    pub fn pace(&self) {
-        let mut state = self.state.borrow_mut();
-        let share = self.ledger.free().saturating_mul(PACE_FLOOR) / self.ledger.budget().max(1);
-        // What readers took has been given back already; the floor is what it lacks.
-        let grant = share.saturating_sub(state.window.drained);
-        state.window.drained = 0;
-        state.window.withheld = state.window.withheld.saturating_sub(grant);
-    }
-
-    /// Every [`TICK`]: resets stalled connections and forgets those whose close is not answered.
-    pub fn tick(&self, now: Instant) {
-        let mut victims = Vec::new();
-        let mut forgotten = Vec::new();
-        let mut biggest: Option<(usize, Rc<Lane>)> = None;
-        let is_tight = self.ledger.is_tight();
-        for lane in self.state.borrow().lanes.values() {
-            let conn = lane.conn.borrow();
-            let idle = lane.idle_for(
-                now,
-                conn.delivered_total(),
-                conn.is_over() || conn.is_abandoned(),
-            );
-            if conn.is_abandoned() {
-                if conn.is_finished() && idle >= CLOSE_LIMIT {
-                    forgotten.push(conn.id());
-                }
-            } else if conn.is_over() {
-                if idle >= STALL_LIMIT {
-                    victims.push(lane.clone());
-                } else if is_tight
-                    && idle >= STALL_LIMIT_WHEN_TIGHT
-                    && biggest
-                        .as_ref()
-                        .is_none_or(|(charged, _)| conn.charged() > *charged)
-                {
-                    biggest = Some((conn.charged(), lane.clone()));
-                }
-            }
-        }
-        if victims.is_empty() {
-            victims.extend(biggest.map(|(_, lane)| lane));
-        }
-        for lane in victims {
-            let mut conn = lane.conn.borrow_mut();
-            tracing::warn!(
-                conn = conn.id().0,
-                held = conn.charged(),
-                "reset a connection whose reader stalled"
-            );
-            let freed = conn.reset_stalled();
-            drop(conn);
-            self.observer.stalled();
-            let mut state = self.state.borrow_mut();
-            state.free_window(freed);
-            state.schedule(&lane);
-            drop(state);
-            lane.wake_both();
-        }
-        let mut state = self.state.borrow_mut();
-        for conn in forgotten {
-            state.lanes.remove(conn);
         }
     }
 
@@ -650,3 +545,25 @@ impl Mux {
         }
     }
 }
+
+/// Copies a payload that is a small part of a long message: queued as a slice, it would keep all of the message, whose unknown
+/// fields may be 4 MiB, and be charged for itself alone.
+fn unpin(payload: &mut Bytes, message_len: usize) {
+    // What one HTTP/2 frame holds is pinned by the chunk already, and counted so by the queue.
+    if message_len > 16 * 1024 && payload.len() < message_len / 4 {
+        *payload = Bytes::copy_from_slice(payload);
+    }
+}
+
+/// At most [`MAX_ERROR`] bytes of a peer's or resolver's words.
+fn shortened(mut error: String) -> String {
+    if error.len() <= MAX_ERROR {
+        return error;
+    }
+    let end = (0..=MAX_ERROR).rev().find(|&at| error.is_char_boundary(at));
+    error.truncate(end.unwrap_or(0));
+    error
+}
+
+#[cfg(test)]
+mod tests;

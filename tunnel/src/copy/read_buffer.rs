@@ -100,7 +100,7 @@ mod tests {
         let (mut far, mut near) = tokio::io::duplex(256 * 1024);
         let mut buffer = ReadBuffer::default();
         for size in [1, 7_000, 16_384, 100_000, 3, 65_536, 65_536, 1] {
-            let sent: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            let sent: Vec<u8> = (0..size).map(|i| u8::try_from(i % 251).unwrap()).collect();
             far.write_all(&sent).await.unwrap();
             let mut got = Vec::new();
             while got.len() < size {

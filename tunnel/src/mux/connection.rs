@@ -164,6 +164,12 @@ impl Connection {
         }
     }
 
+    /// Whether the tunnel has reset the connection because its reader stalled: nothing more is to be delivered.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        self.lane.conn.borrow().end() == Some(Err(Ended::Stalled))
+    }
+
     /// Reports that `len` received bytes have left this process.
     pub fn delivered(&self, len: usize) {
         let freed = self.lane.conn.borrow_mut().delivered(len);

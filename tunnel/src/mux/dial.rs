@@ -24,6 +24,9 @@ pub enum DialError {
     /// The tunnel went away before the agent answered.
     #[error("tunnel to the agent was lost during the dial")]
     TunnelLost,
+    /// [`super::MAX_ADDRESS`]
+    #[error("address is too long")]
+    AddressTooLong,
     /// [`super::MAX_PENDING_DIALS`]
     #[error("too many dials are pending on the tunnel to the agent")]
     TooManyDials,

@@ -5,9 +5,15 @@
 //! |---|---|
 //! | [`harness`] | builds and starts `proxy-server` and `proxy-agent` with certificates and ports of their own |
 //! | [`client`] | plays kube-apiserver: HTTP CONNECT and gRPC, over a Unix socket and mTLS |
+//! | [`targets`] | what is dialled: echo, sink, source, greeter, black hole and others |
+//! | [`exchange`] | what most tests do with a connection |
+//! | [`payload`] | bytes that say themselves what must follow, so that a receiver can check them |
 //!
 //! Everything is real but the network, which is loopback. Waits are for a state, with generous deadlines: the tests must be
 //! fair on a loaded machine, so they assert that things complete, not how fast. The demo is built of the same parts.
 
 pub mod client;
+pub mod exchange;
 pub mod harness;
+pub mod payload;
+pub mod targets;

@@ -4,6 +4,8 @@
 //! connection. A stream is one dial and one connection.
 
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::{rc::Rc, time::Duration};
 

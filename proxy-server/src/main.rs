@@ -39,7 +39,6 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Ok(limit) => tracing::info!(?limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit on open files stays as it is"),
     }
-    tracing::debug!(?config, "configuration");
     // The worker: one thread, so that nothing on the data path is locked or sent between threads.
     let worker = runtime::Builder::new_current_thread()
         .enable_all()

@@ -80,6 +80,10 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
     let admin = AdminServer::bind(config.admin.flag, &config.admin.host, config.admin.port)?;
     tracing::info!(
         server_id = config.server_id,
+        server_count = config.server_count,
+        dial_timeout = ?config.dial_timeout,
+        keepalive = ?config.keepalive,
+        memory_budget = config.memory_budget,
         agents = ?agent_listener.local_addr().ok(),
         frontend = ?frontend.local_addr(),
         health = %health.local_addr(),

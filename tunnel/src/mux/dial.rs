@@ -85,6 +85,14 @@ impl Dial {
     }
 }
 
+impl Dial {
+    /// The id it has on the wire, for both ends' logs; `None` if it failed before it was sent.
+    #[must_use]
+    pub fn id(&self) -> Option<DialId> {
+        self.id
+    }
+}
+
 impl Future for Dial {
     type Output = Result<Connection, DialError>;
 

@@ -304,12 +304,9 @@ impl Stream {
         let dial = *dial;
         match outcome {
             Ok(Dialled {
-                connection,
-                agent,
-                guard,
+                connection, guard, ..
             }) => {
                 let id = connection.id();
-                tracing::debug!(%agent, conn = %id, "established");
                 self.answers.push_back(Packet::DialResponse {
                     error: String::new(),
                     conn: id,

@@ -7,10 +7,29 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"time"
 
 	"adit/interop/internal/frontend"
 	"adit/interop/internal/target"
 )
+
+// exchangeLimit is what one greeting or transfer may take, long enough for any load. A lost one may also come as
+// silence: the client library can drop the close together with the data (W33), and then never ends a read.
+const exchangeLimit = 10 * time.Second
+
+var errOverdue = errors.New("overdue")
+
+// within leaves a function behind that does not come back in time.
+func within(limit time.Duration, run func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- run() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return errOverdue
+	}
+}
 
 const greetingText = "220 interop.example ESMTP, speaks first\r\n"
 
@@ -57,7 +76,15 @@ func (e *env) greetOnce(address string) error {
 	}
 	defer conn.Close()
 	got := make([]byte, len(greetingText))
-	if n, err := io.ReadFull(conn, got); err != nil {
+	n := 0
+	err = within(exchangeLimit, func() (err error) {
+		n, err = io.ReadFull(conn, got)
+		return err
+	})
+	if errors.Is(err, errOverdue) {
+		return failf(early, "no greeting within %v", exchangeLimit)
+	}
+	if err != nil {
 		return failf(early, "got %q, then %v", got[:n], err)
 	}
 	if !bytes.Equal(got, []byte(greetingText)) {
@@ -94,7 +121,7 @@ func transfersDown(e *env) error {
 				return fmt.Errorf("write: %w", err)
 			}
 		}
-		return target.ReadBlob(conn, maxTransfer)
+		return within(exchangeLimit, func() error { return target.ReadBlob(conn, maxTransfer) })
 	}))
 }
 

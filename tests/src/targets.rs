@@ -22,8 +22,8 @@ use tokio::{
 };
 
 pub use black_hole::BlackHole;
+pub use slow::Slow;
 
-use self::slow::Slow;
 use crate::payload::{Payload, Received};
 
 /// Connections of a sink whose results nobody has taken yet.

@@ -17,14 +17,15 @@ const PIECE: usize = 16 * 1024;
 
 /// Pauses before every read, and reads little at once.
 #[derive(Debug)]
-pub(super) struct Slow<R> {
+pub struct Slow<R> {
     reader: R,
     pause: Duration,
     sleep: Pin<Box<Sleep>>,
 }
 
 impl<R> Slow<R> {
-    pub(super) fn new(reader: R, pause: Duration) -> Self {
+    /// Reads from `reader`, 16 KiB at most after every `pause`.
+    pub fn new(reader: R, pause: Duration) -> Self {
         Self {
             reader,
             pause,

@@ -1,13 +1,13 @@
 //! kube-apiserver's `EgressSelectorConfiguration`: read, checked, explained in the operator's words, and written.
 //!
-//! [`load`](load::load) takes a file to an [`EgressSelector`], which can only hold what kube-apiserver could work with, or
+//! [`load`](fn@load::load) takes a file to an [`EgressSelector`], which can only hold what kube-apiserver could work with, or
 //! to errors that give the path of the field at fault and what to write instead. Which rules kube-apiserver itself applies
 //! and which are ours is data: see [`Rule`]. The rules are those of egress-selector.md, sections 2.1 to 2.4, by its
 //! numbers.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`load`] | bytes to a selector and a selector to YAML; the only one that names the YAML crate |
+//! | [`mod@load`] | bytes to a selector and a selector to YAML; the only one that names the YAML crate |
 //! | `wire` | the file as written; unknown keys refused |
 //! | `check` | from `wire` to [`selection`], collecting every fault |
 //! | [`selection`] | what the program sees: only states that make sense |

@@ -154,17 +154,13 @@ func transfersUp(e *env) error {
 			return failf(stalled, "targets saw the end of %d of %d connections", len(errs), transfers)
 		}
 	}
-	return e.tally("up", errors.Join(errs...))
+	return e.tally("up", partial(errs))
 }
 
-// tally shortens many errors to their number and the first.
-func (e *env) tally(direction string, joined error) error {
-	var errs []error
-	if many, ok := joined.(interface{ Unwrap() []error }); ok {
-		errs = many.Unwrap()
-	}
-	if len(errs) > 0 {
-		return failf(lost, "%d of %d transfers %s arrived whole; the first that did not: %v", transfers-len(errs), transfers, direction, errs[0])
+// tally says how many transfers arrived whole.
+func (e *env) tally(direction string, err error) error {
+	if some, ok := errors.AsType[*partialError](err); ok {
+		return failf(lost, "%d of %d transfers %s arrived whole; the first that did not: %v", some.total-some.failed, some.total, direction, some.first)
 	}
 	e.note("%d of %d transfers %s whole", transfers, transfers, direction)
 	return nil

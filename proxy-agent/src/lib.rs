@@ -1,1 +1,33 @@
-//! Being built.
+//! Adit's proxy agent: connects out to proxy servers, and dials targets for them.
+//!
+//! | Module | Job |
+//! |---|---|
+//! | [`cli`] | the flags, under upstream's names |
+//! | [`config`] | flags and files, checked once, into a [`Config`] |
+//! | [`agent`] | start, run until told to drain, run until told to stop |
+//! | [`metrics`] | every metric of this process |
+//!
+//! Inside: `client_set` keeps one tunnel to each server, `client` makes one, `endpoint` serves the dials that come over it,
+//! `dial` opens TCP connections, `admin` answers probes and scrapes.
+//!
+//! The data path is one thread: a current-thread runtime with a `LocalSet`, one [`tunnel::ledger::Ledger`], no locks. Probes
+//! and scrapes are answered by threads of their own, which read atomics.
+
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod metrics;
+
+mod admin;
+mod client;
+mod client_set;
+mod dial;
+mod endpoint;
+mod server_address;
+
+#[cfg(test)]
+mod fake_server;
+
+pub use agent::{Agent, RunError, StartError};
+pub use cli::Cli;
+pub use config::{Config, ConfigError};

@@ -1,0 +1,191 @@
+//! The agent as a whole: bind, run until told to drain, run on until told to stop (wire-protocol.md 4.10, T14).
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon::admin::{AdminServer, AdminThread};
+use daemon::listen::ListenError;
+use tokio::task::LocalSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tunnel::drain::{Drained, Tasks};
+use tunnel::ledger::Ledger;
+
+use crate::admin::{Heartbeat, admin_router, health_router};
+use crate::client::Connector;
+use crate::client_set::ClientSet;
+use crate::config::Config;
+use crate::dial::Resolver;
+use crate::endpoint::{DIAL_LIMIT, Dialer};
+use crate::metrics::Metrics;
+
+/// How often gauges that nobody pushes are brought up to date.
+const GAUGES: Duration = Duration::from_secs(1);
+
+/// Why the agent does not start; the operator's to solve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A port that cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Two metrics of one name.
+    #[error("register metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Why a running agent ends unasked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A thread for probes and scrapes cannot be made.
+    #[error("start the {name} server")]
+    Start {
+        /// Which.
+        name: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Such a thread has ended by itself.
+    #[error("the {name} server has ended")]
+    Ended {
+        /// Which.
+        name: &'static str,
+    },
+}
+
+/// An agent whose ports are bound and that does nothing yet.
+#[derive(Debug)]
+pub struct Agent {
+    config: Config,
+    metrics: Arc<Metrics>,
+    health: AdminServer,
+    admin: AdminServer,
+}
+
+impl Agent {
+    /// Takes the ports.
+    ///
+    /// # Errors
+    /// [`StartError`], which names the flag.
+    pub fn bind(config: Config) -> Result<Self, StartError> {
+        let (host, port) = &config.health;
+        let health = AdminServer::bind("--health-server-host, --health-server-port", host, *port)?;
+        let (host, port) = &config.admin;
+        let admin = AdminServer::bind("--admin-bind-address, --admin-server-port", host, *port)?;
+        Ok(Self {
+            metrics: Arc::new(Metrics::new()?),
+            config,
+            health,
+            admin,
+        })
+    }
+
+    /// Where health, readiness and metrics are served.
+    #[must_use]
+    pub fn health_addr(&self) -> SocketAddr {
+        self.health.local_addr()
+    }
+
+    /// Where the admin server is.
+    #[must_use]
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin.local_addr()
+    }
+
+    /// Serves. With `drain`, servers are told to send no new dials and lost tunnels are not replaced; everything else goes on,
+    /// also new dials, as with upstream. With `stop`, everything is dropped and this returns.
+    ///
+    /// Must run on a current-thread runtime with I/O and time.
+    ///
+    /// # Errors
+    /// [`RunError`]: something without which the agent should not go on has failed.
+    pub async fn run(
+        self,
+        drain: CancellationToken,
+        stop: CancellationToken,
+    ) -> Result<(), RunError> {
+        LocalSet::new()
+            .run_until(Box::pin(self.run_local(drain, stop)))
+            .await
+    }
+
+    async fn run_local(
+        self,
+        drain: CancellationToken,
+        stop: CancellationToken,
+    ) -> Result<(), RunError> {
+        let heartbeat = Arc::new(Heartbeat::new());
+        let admin_stop = CancellationToken::new();
+        let _stop_admin = admin_stop.clone().drop_guard();
+        let health_port = self.health.local_addr().port();
+        let servers = [
+            (
+                "health",
+                self.health,
+                health_router(&self.metrics, heartbeat.clone()),
+            ),
+            ("admin", self.admin, admin_router(health_port)),
+        ];
+        let mut threads = Vec::new();
+        for (name, server, router) in servers {
+            let thread = server
+                .serve(name, router, admin_stop.clone())
+                .map_err(|source| RunError::Start { name, source })?;
+            threads.push((name, thread));
+        }
+        let ledger = Rc::new(Ledger::new(self.config.memory_budget));
+        let tasks = Tasks::default();
+        let resolver = Resolver::default();
+        let observer = Rc::new(self.metrics.tunnel_observer());
+        let connector = Connector::new(&self.config, resolver.clone(), ledger.clone(), observer);
+        let dialer = Dialer {
+            resolver,
+            metrics: self.metrics.clone(),
+            tasks: tasks.clone(),
+            limit: DIAL_LIMIT,
+        };
+        let mut clients = ClientSet::new(connector, self.config.sync, dialer, heartbeat.clone());
+        let drain_tasks = tasks.stop().clone();
+        let ended = tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            error = watch(&threads, &self.metrics, &ledger) => Err(error),
+            () = async {
+                tokio::join!(clients.sync(), async {
+                    drain.cancelled().await;
+                    drain_tasks.cancel();
+                });
+                // The sync loop has nothing left to do, and nobody else says that the process lives.
+                loop {
+                    heartbeat.beat();
+                    tokio::time::sleep(GAUGES).await;
+                }
+            } => Ok(()),
+        };
+        if let Drained::Cut { left } = tasks.finish(Duration::ZERO).await {
+            tracing::info!(left, "dropped what was still running");
+        }
+        ended
+    }
+}
+
+/// Keeps gauges up to date; resolves when a server's thread is gone.
+async fn watch(
+    threads: &[(&'static str, AdminThread)],
+    metrics: &Metrics,
+    ledger: &Ledger,
+) -> RunError {
+    let mut ticks = interval(GAUGES);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        metrics.buffer(ledger.used());
+        if let Some((name, _)) = threads.iter().find(|(_, thread)| thread.is_finished()) {
+            return RunError::Ended { name };
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! One connection to one server: TCP, TLS, HTTP/2, the `Connect` call, and the server's word who it is. What comes out is a
+//! [`Tunnel`] that is ready to run.
+//!
+//! Every step has a deadline. Upstream's agent waits for ever for response headers, and reports a refusal as a lack of them
+//! (wire-protocol.md 2.3, W21, W37); ours passes the gRPC status on.
+
+mod call;
+mod session;
+
+use std::error::Error as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tunnel::batch::Batch;
+use tunnel::conn::Role;
+use tunnel::grpc::Status;
+use tunnel::ledger::Ledger;
+use tunnel::link::{self, Link};
+use tunnel::mux::Mux;
+use tunnel::observe::Observe;
+
+use crate::config::{Announcement, Config, H2};
+use crate::dial::{DialFailure, Resolver, Target, dial};
+use crate::server_address::ServerAddress;
+
+pub(crate) use call::{Greeting, GreetingError};
+pub(crate) use session::Tunnel;
+
+use session::Driver;
+
+/// From the name lookup to the end of the TLS handshake; grpc-go's shortest connect timeout.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+/// From the call to the response headers.
+pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long sent data may stay unacknowledged, as grpc-go has it.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Go's default for every TCP connection, before the first probe and between probes.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Why there is no tunnel. All can be tried again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ConnectError {
+    /// No TCP connection.
+    #[error("{0}")]
+    Dial(DialFailure),
+    /// The server's certificate, or ours, or no TLS at all.
+    #[error("TLS handshake")]
+    Tls(#[source] io::Error),
+    /// Something that speaks TLS, but not HTTP/2.
+    #[error("server chose {} by ALPN, not h2", .0.as_deref().unwrap_or("nothing"))]
+    Alpn(Option<String>),
+    /// `--service-account-token-path`
+    #[error("read token from {}", file.display())]
+    Token {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// A step took too long.
+    #[error("no {step} within {after:?}")]
+    TimedOut {
+        /// What did not come.
+        step: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// HTTP/2 failed.
+    #[error("HTTP/2")]
+    Http2(#[from] h2::Error),
+    /// The call cannot be written.
+    #[error("make the request")]
+    Request(#[from] http::Error),
+    /// The server's refusal, or that of something in front of it.
+    #[error("server refused the call: {0}")]
+    Refused(Status),
+    /// Headers that are no server's.
+    #[error("{0}")]
+    Greeting(#[from] GreetingError),
+}
+
+impl ConnectError {
+    /// The error and its causes on one line.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+/// Makes tunnels.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    pub(crate) server: ServerAddress,
+    pub(crate) server_name: ServerName<'static>,
+    pub(crate) authority: String,
+    pub(crate) tls: Arc<rustls::ClientConfig>,
+    pub(crate) announcement: Announcement,
+    pub(crate) keepalive: Duration,
+    pub(crate) resolver: Resolver,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) observer: Rc<dyn Observe>,
+}
+
+impl Connector {
+    /// Makes tunnels to the servers of `config`, which queue what targets do not read at the cost of `ledger`.
+    pub(crate) fn new(
+        config: &Config,
+        resolver: Resolver,
+        ledger: Rc<Ledger>,
+        observer: Rc<dyn Observe>,
+    ) -> Self {
+        Self {
+            server: config.server.clone(),
+            server_name: config.server_name.clone(),
+            authority: config.authority.clone(),
+            tls: config.tls.clone(),
+            announcement: config.announcement.clone(),
+            keepalive: config.keepalive,
+            resolver,
+            ledger,
+            observer,
+        }
+    }
+
+    /// A connection of its own to whichever server answers. Cancel safe: dropping it closes the connection.
+    pub(crate) async fn connect(&self) -> Result<Tunnel, ConnectError> {
+        let deadline = Instant::now() + CONNECT_LIMIT;
+        let target = Target::new(self.server.host(), self.server.port());
+        let (stream, peer) = dial(&self.resolver, &target, CONNECT_LIMIT)
+            .await
+            .map_err(ConnectError::Dial)?;
+        tune(&stream);
+        self.open(stream, peer, deadline).await
+    }
+
+    /// A tunnel over a transport that is connected to `peer`.
+    pub(crate) async fn open<T>(
+        &self,
+        transport: T,
+        peer: SocketAddr,
+        deadline: Instant,
+    ) -> Result<Tunnel, ConnectError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let handshake =
+            TlsConnector::from(self.tls.clone()).connect(self.server_name.clone(), transport);
+        let stream = timeout_at(deadline, handshake)
+            .await
+            .map_err(|_| ConnectError::TimedOut {
+                step: "TLS handshake",
+                after: CONNECT_LIMIT,
+            })?
+            .map_err(ConnectError::Tls)?;
+        let chosen = stream.get_ref().1.alpn_protocol();
+        if chosen != Some(H2) {
+            return Err(ConnectError::Alpn(
+                chosen.map(|name| name.escape_ascii().to_string()),
+            ));
+        }
+        let call = async {
+            let (mut requests, mut connection) =
+                link::client_builder().handshake::<_, Batch>(stream).await?;
+            let ping_pong = connection.ping_pong();
+            let mut driver: Driver = Box::pin(connection);
+            let request = call::request(&self.authority, &self.announcement).await?;
+            let (response, send) = requests.send_request(request, false)?;
+            let response = tokio::select! {
+                response = response => response?,
+                ended = &mut driver => {
+                    ended?;
+                    return Err(ConnectError::Http2(h2::Reason::NO_ERROR.into()));
+                }
+            };
+            let (head, recv) = response.into_parts();
+            let greeting = call::greeting(&head)?;
+            let mux = Mux::new(Role::Agent, self.ledger.clone(), self.observer.clone());
+            let link = Link::new(mux.clone(), send, recv);
+            Ok(Tunnel {
+                greeting,
+                peer,
+                mux,
+                link,
+                driver,
+                ping_pong,
+                keepalive: self.keepalive,
+            })
+        };
+        timeout_at(Instant::now() + GREETING_LIMIT, Box::pin(call))
+            .await
+            .map_err(|_| ConnectError::TimedOut {
+                step: "response headers",
+                after: GREETING_LIMIT,
+            })?
+    }
+}
+
+/// Options of the socket to a server. What the kernel refuses is only worse, not wrong.
+fn tune(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let tuned = socket
+        .set_tcp_nodelay(true)
+        .and_then(|()| socket.set_tcp_keepalive(&keepalive()))
+        .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)));
+    if let Err(error) = tuned {
+        tracing::warn!(%error, "could not set the options of the socket to a server");
+    }
+}
+
+/// Keepalive as Go's dialler sets it.
+pub(crate) fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(TCP_KEEPALIVE)
+        .with_interval(TCP_KEEPALIVE)
+}
+
+#[cfg(test)]
+mod tests;

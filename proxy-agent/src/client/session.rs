@@ -1,0 +1,135 @@
+//! A tunnel from the server's greeting to its end.
+
+use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use h2::PingPong;
+use tokio::time::{Instant, timeout};
+use tunnel::grpc::Code;
+use tunnel::keepalive::{self, Keepalive};
+use tunnel::link::{self, Link, LinkEnd};
+use tunnel::mux::{Event, Mux};
+
+use super::Greeting;
+
+/// How long a tunnel that is not wanted may take to say so.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a tunnel ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum TunnelEnd {
+    /// The stream.
+    #[error(transparent)]
+    Link(#[from] LinkEnd),
+    /// The connection below it.
+    #[error("connection closed")]
+    Closed,
+    /// The server does not answer pings.
+    #[error("server answered no ping for {:?}", keepalive::TIMEOUT)]
+    Dead,
+}
+
+impl TunnelEnd {
+    /// The gRPC code that the end counts as; `None` for an orderly one.
+    pub(crate) fn code(&self) -> Option<Code> {
+        match self {
+            Self::Link(end) => end.code(),
+            Self::Closed | Self::Dead => Some(Code::Unavailable),
+        }
+    }
+}
+
+/// An open tunnel. Dropped, its connection is closed.
+pub(crate) struct Tunnel {
+    pub(super) greeting: Greeting,
+    pub(super) peer: SocketAddr,
+    pub(super) mux: Rc<Mux>,
+    pub(super) link: Link,
+    pub(super) driver: Driver,
+    pub(super) ping_pong: Option<PingPong>,
+    pub(super) keepalive: Duration,
+}
+
+/// The HTTP/2 connection, which moves when polled.
+pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), h2::Error>>>>;
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel")
+            .field("greeting", &self.greeting)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tunnel {
+    /// What the server said of itself.
+    pub(crate) fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    /// The server's address, or that of what stands in front of it.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The connections on it.
+    pub(crate) fn mux(&self) -> &Rc<Mux> {
+        &self.mux
+    }
+
+    /// Carries packets until the tunnel ends; its connections have then been told.
+    ///
+    /// Not cancel safe: dropped, its connections are not told.
+    pub(crate) async fn run(mut self, on_event: impl FnMut(Event)) -> TunnelEnd {
+        let keepalive = Keepalive::new(self.keepalive, keepalive::TIMEOUT, Instant::now());
+        let ping_pong = self.ping_pong.take();
+        let watch = async {
+            match ping_pong {
+                Some(ping_pong) => link::watch(ping_pong, keepalive).await,
+                None => pending().await,
+            }
+        };
+        let end = {
+            let run = self.link.run(on_event);
+            tokio::pin!(run, watch);
+            // The stream's end says more than the connection's, and the connection is polled first so that it can.
+            let mut closed = None;
+            poll_fn(|cx| {
+                if closed.is_none()
+                    && let Poll::Ready(ended) = self.driver.as_mut().poll(cx)
+                {
+                    closed = Some(ended);
+                }
+                if let Poll::Ready(end) = run.as_mut().poll(cx) {
+                    return Poll::Ready(TunnelEnd::Link(end));
+                }
+                if let Some(ended) = closed.take() {
+                    return Poll::Ready(match ended {
+                        Ok(()) => TunnelEnd::Closed,
+                        Err(error) => TunnelEnd::Link(LinkEnd::Broken(error)),
+                    });
+                }
+                watch.as_mut().poll(cx).map(|()| TunnelEnd::Dead)
+            })
+            .await
+        };
+        self.mux.on_lost();
+        end
+    }
+
+    /// Ends a tunnel that is not wanted, in a way that the server can tell from a fault.
+    pub(crate) async fn say_goodbye(self) {
+        let Self { link, driver, .. } = self;
+        // Resets the stream; without streams the connection then ends by GOAWAY.
+        drop(link);
+        // The outcome is of no interest: either way the connection is closed now.
+        drop(timeout(GOODBYE_LIMIT, driver).await);
+    }
+}

@@ -1,0 +1,139 @@
+use tokio::task::LocalSet;
+use tunnel::grpc::Code;
+
+use super::*;
+use crate::client_set::Connect as _;
+use crate::fake_server::{FakeServers, Manner};
+
+async fn connect(manner: Manner) -> (Rc<FakeServers>, Result<Tunnel, ConnectError>) {
+    let servers = FakeServers::new([manner]);
+    let connecting = servers.clone();
+    let outcome = LocalSet::new()
+        .run_until(async move { connecting.connect().await })
+        .await;
+    (servers, outcome)
+}
+
+fn headers(headers: &[(&'static str, &str)]) -> Manner {
+    Manner::Serve(
+        headers
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect(),
+    )
+}
+
+async fn error(manner: Manner) -> String {
+    connect(manner).await.1.unwrap_err().chain()
+}
+
+#[tokio::test]
+async fn a_server_is_told_who_we_are_and_says_who_it_is() {
+    let (servers, outcome) = connect(Manner::server("server-1", 3)).await;
+    let tunnel = outcome.unwrap();
+    assert_eq!(
+        tunnel.greeting(),
+        &Greeting {
+            server_id: "server-1".to_owned(),
+            server_count: 3
+        }
+    );
+    let backend = servers.last();
+    let request = &backend.request;
+    assert_eq!(request.uri().path(), "/AgentService/Connect");
+    assert_eq!(request.uri().authority().unwrap(), "server.example");
+    assert_eq!(request.headers()["agentid"], "agent-1");
+    assert_eq!(request.headers()["agentidentifiers"], "");
+    assert_eq!(request.headers()["content-type"], "application/grpc");
+    assert!(
+        request.headers()["user-agent"]
+            .to_str()
+            .unwrap()
+            .starts_with("adit-agent/")
+    );
+    assert!(!request.headers().contains_key("authorization"));
+}
+
+#[tokio::test]
+async fn a_refusal_comes_with_the_servers_status() {
+    let status = Status::new(
+        Code::Unknown,
+        "expected one agent ID in the context, got []",
+    );
+    assert_eq!(
+        error(Manner::Refuse(status)).await,
+        "server refused the call: Unknown: expected one agent ID in the context, got []"
+    );
+}
+
+#[tokio::test]
+async fn headers_of_no_server_are_refused() {
+    assert_eq!(
+        error(headers(&[])).await,
+        "expected one server ID in the context, got []"
+    );
+    let twice = [("serverid", "a"), ("serverid", "b"), ("servercount", "1")];
+    assert_eq!(
+        error(headers(&twice)).await,
+        "expected one server ID in the context, got [a b]"
+    );
+    let twice = [
+        ("serverid", "a"),
+        ("servercount", "1"),
+        ("servercount", "2"),
+    ];
+    assert_eq!(
+        error(headers(&twice)).await,
+        "expected one server count, got 2"
+    );
+    let word = [("serverid", "a"), ("servercount", "many")];
+    assert_eq!(
+        error(headers(&word)).await,
+        "server count \"many\" is not a number"
+    );
+}
+
+#[tokio::test]
+async fn a_count_below_one_is_one() {
+    for count in [0, -3] {
+        let tunnel = connect(Manner::server("s", count)).await.1.unwrap();
+        assert_eq!(tunnel.greeting().server_count, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_sends_no_headers_is_given_up() {
+    assert_eq!(
+        error(Manner::Ignore).await,
+        "no response headers within 10s"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_speaks_no_tls_is_given_up() {
+    assert_eq!(error(Manner::Hang).await, "no TLS handshake within 20s");
+}
+
+#[tokio::test]
+async fn a_server_without_alpn_is_refused() {
+    assert_eq!(
+        error(Manner::NoAlpn).await,
+        "server chose nothing by ALPN, not h2"
+    );
+}
+
+#[tokio::test]
+async fn a_server_under_another_name_is_refused() {
+    let mut servers = FakeServers::new([Manner::server("s", 1)]);
+    let connector = &mut Rc::get_mut(&mut servers).unwrap().connector;
+    connector.server_name = "other.example".try_into().unwrap();
+    let connecting = servers.clone();
+    let outcome = LocalSet::new()
+        .run_until(async move { connecting.connect().await })
+        .await;
+    let text = outcome.unwrap_err().chain();
+    assert!(
+        text.starts_with("TLS handshake: ") && text.contains("certificate"),
+        "{text}"
+    );
+}

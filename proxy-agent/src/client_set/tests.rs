@@ -1,0 +1,269 @@
+use std::future::Future;
+
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+use tunnel::drain::Tasks;
+
+use super::*;
+use crate::dial::Resolver;
+use crate::endpoint::DIAL_LIMIT;
+use crate::fake_server::{FakeServers, Manner, SYNC};
+
+/// A sync loop under way. Time is paused, so a deadline is reached only when nothing else can happen.
+struct World {
+    servers: Rc<FakeServers>,
+    metrics: Arc<Metrics>,
+    tasks: Tasks,
+}
+
+impl World {
+    fn new(config: SyncConfig, manners: impl IntoIterator<Item = Manner>) -> Self {
+        let servers = FakeServers::new(manners);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let tasks = Tasks::default();
+        let dialer = Dialer {
+            resolver: Resolver::default(),
+            metrics: metrics.clone(),
+            tasks: tasks.clone(),
+            limit: DIAL_LIMIT,
+        };
+        let mut clients =
+            ClientSet::new(servers.clone(), config, dialer, Arc::new(Heartbeat::new()));
+        spawn_local(async move { clients.sync().await });
+        Self {
+            servers,
+            metrics,
+            tasks,
+        }
+    }
+
+    async fn tunnels(&self, count: i64) {
+        self.until(|world| world.metrics.tunnels() == count).await;
+    }
+
+    async fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let reached = timeout(Duration::from_secs(3600), async {
+            while !condition(self) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        reached.await.expect("the state is reached within an hour");
+    }
+
+    fn attempts(&self) -> usize {
+        self.servers.connections.borrow().len()
+    }
+}
+
+async fn run(test: impl Future<Output = ()>) {
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_server_gets_one_tunnel_and_then_there_is_rest() {
+    run(async {
+        let manners = ["a", "b", "a", "b", "c"].map(|id| Manner::server(id, 3));
+        let world = World::new(SYNC, manners);
+        world.tunnels(3).await;
+        assert_eq!(world.attempts(), 5);
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(world.attempts(), 5);
+    })
+    .await;
+}
+
+/// field-tests.md R40: five servers behind a load balancer that picks at random.
+#[tokio::test(start_paused = true)]
+async fn five_servers_are_found_within_ten_seconds_without_a_storm() {
+    run(async {
+        let picks = std::iter::repeat_with(|| fastrand::usize(0..5)).take(2000);
+        let manners = picks.map(|pick| Manner::server(&format!("server-{pick}"), 5));
+        let started = Instant::now();
+        let world = World::new(SYNC, manners.collect::<Vec<_>>());
+        world.tunnels(5).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            started.elapsed()
+        );
+        assert!(world.attempts() <= 200, "{}", world.attempts());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_are_retried_ever_more_slowly() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 2)]);
+        sleep(Duration::from_secs(3600)).await;
+        let before = world.attempts();
+        sleep(Duration::from_secs(300)).await;
+        let late = world.attempts() - before;
+        assert!((10..=21).contains(&late), "{late}");
+        assert_eq!(world.metrics.tunnels(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_back_off_to_the_cap() {
+    run(async {
+        let world = World::new(SYNC, [Manner::Refuse(tunnel::grpc::Status::ok())]);
+        sleep(Duration::from_secs(100)).await;
+        let connections = world.servers.connections.borrow();
+        let delays: Vec<_> = connections
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .collect();
+        assert!(delays[0] >= Duration::from_millis(500), "{delays:?}");
+        assert!(delays[0] <= Duration::from_millis(1100), "{delays:?}");
+        let last = *delays.last().unwrap();
+        assert!(
+            last >= Duration::from_secs(5) && last <= Duration::from_millis(10_100),
+            "{delays:?}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_tunnel_is_replaced_at_once() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 1)]);
+        world.tunnels(1).await;
+        sleep(2 * SHORT_LIVED).await;
+        let lost = Instant::now();
+        world.servers.last().cut.cancel();
+        world.until(|world| world.attempts() == 2).await;
+        world.tunnels(1).await;
+        assert!(
+            lost.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            lost.elapsed()
+        );
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_takes_calls_and_drops_them_is_not_called_in_a_busy_loop() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 1)]);
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(60) {
+            world.tunnels(1).await;
+            world.servers.last().cut.cancel();
+            world.tunnels(0).await;
+        }
+        assert!(world.attempts() < 25, "{}", world.attempts());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_servers_is_what_the_last_new_one_said() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 1)]);
+        world.tunnels(1).await;
+        sleep(2 * SHORT_LIVED).await;
+        let both = [Manner::server("b", 2), Manner::server("c", 2)];
+        world.servers.behave(both);
+        world.servers.last().cut.cancel();
+        world.tunnels(2).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_sync_forever_servers_beyond_the_count_are_found() {
+    run(async {
+        let config = SyncConfig {
+            forever: true,
+            ..SYNC
+        };
+        let world = World::new(
+            config,
+            [
+                Manner::server("a", 1),
+                Manner::server("a", 1),
+                Manner::server("b", 1),
+            ],
+        );
+        world.tunnels(2).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_tells_every_server_once_and_replaces_nothing() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 2), Manner::server("b", 2)]);
+        world.tunnels(2).await;
+        world.tasks.stop().cancel();
+        world
+            .until(|world| {
+                world
+                    .servers
+                    .backends
+                    .borrow()
+                    .iter()
+                    .all(|backend| backend.drains.get() == 1)
+            })
+            .await;
+        world.servers.last().cut.cancel();
+        world.tunnels(1).await;
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(world.attempts(), 2);
+        assert_eq!(world.metrics.tunnels(), 1);
+        assert_eq!(world.servers.backends.borrow()[0].drains.get(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_interrupts_an_attempt_and_a_wait() {
+    for manner in [
+        Manner::Hang,
+        Manner::Ignore,
+        Manner::Refuse(tunnel::grpc::Status::ok()),
+    ] {
+        run(async {
+            let world = World::new(SYNC, [manner]);
+            sleep(Duration::from_secs(1)).await;
+            world.tasks.stop().cancel();
+            let attempts = world.attempts();
+            sleep(Duration::from_secs(3600)).await;
+            assert_eq!(world.attempts(), attempts);
+        })
+        .await;
+    }
+}
+
+/// wire-protocol.md W22.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_old_client_does_not_remove_a_new_one() {
+    let ledger = Rc::new(tunnel::ledger::Ledger::new(0));
+    let mux = || {
+        Mux::new(
+            tunnel::conn::Role::Agent,
+            ledger.clone(),
+            Rc::new(tunnel::observe::Unobserved),
+        )
+    };
+    let clients = Clients::default();
+    let (old, new) = (mux(), mux());
+    let registered = |mux: &Rc<Mux>| Registered {
+        clients: clients.clone(),
+        server_id: "a".to_owned(),
+        mux: mux.clone(),
+        since: Instant::now(),
+    };
+    clients
+        .by_server
+        .borrow_mut()
+        .insert("a".to_owned(), new.clone());
+    drop(registered(&old));
+    assert!(clients.by_server.borrow().contains_key("a"));
+    drop(registered(&new));
+    assert!(clients.by_server.borrow().is_empty());
+}

@@ -1,0 +1,171 @@
+//! What can be wrong with flags by themselves, in upstream's words (wire-protocol.md 6.3), in upstream's order.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use daemon::flags::GoDuration;
+
+use super::{IdentifiersError, given, identifiers};
+use crate::cli::Cli;
+use crate::server_address::ServerAddress;
+
+/// One flag, or two that do not go together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A file that is not there or may not be looked at.
+    #[error("error checking {what} {}, got {source}", file.display())]
+    File {
+        /// What the file is for.
+        what: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A key without its certificate or the reverse.
+    #[error(
+        "cannot have agent {missing} empty when agent {given} is set to {:?}",
+        file
+    )]
+    HalfIdentity {
+        /// `cert` or `key`.
+        missing: &'static str,
+        /// The other one.
+        given: &'static str,
+        /// Its file.
+        file: PathBuf,
+    },
+    /// Not a port.
+    #[error("{what} port {port} must be greater than 0{}", if *port > 0 { " and at most 65535" } else { "" })]
+    Port {
+        /// Whose port.
+        what: &'static str,
+        /// As written.
+        port: i64,
+    },
+    /// `--xfr-channel-size`
+    #[error("channel size {0} must be greater than 0")]
+    ChannelSize(i64),
+    /// `--enable-contention-profiling` alone.
+    #[error("if --enable-contention-profiling is set, --enable-profiling must also be set")]
+    ContentionProfiling,
+    /// `--sync-interval` beyond `--sync-interval-cap`.
+    #[error("sync interval {interval} must be less than sync interval cap {cap}")]
+    SyncInterval {
+        /// The interval.
+        interval: GoDuration,
+        /// Its cap.
+        cap: GoDuration,
+    },
+    /// `--agent-identifiers`
+    #[error("agent address is invalid: {0}")]
+    Identifiers(IdentifiersError),
+    /// `--proxy-server-host`
+    #[error("--proxy-server-host {0:?} is neither an IP address nor a DNS name")]
+    Host(String),
+    /// `--agent-id`
+    #[error("--agent-id {0:?} has characters other than printable ASCII")]
+    AgentId(String),
+    /// `--alpn-proto`
+    #[error("--alpn-proto {0:?} must have 1 to 255 bytes")]
+    Alpn(String),
+}
+
+/// Everything that is wrong. Never empty.
+#[derive(Debug)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// A port that is one; others give 0, which [`find`] has refused.
+pub(super) fn port(port: i64) -> u16 {
+    u16::try_from(port).unwrap_or(0)
+}
+
+/// Everything that is wrong with the flags.
+pub(super) fn find(
+    cli: &Cli,
+    server: &ServerAddress,
+    agent_id: &str,
+    alpn: &[String],
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    problems.extend(file("agent key", &cli.agent_key));
+    problems.extend(half("cert", &cli.agent_cert, "key", &cli.agent_key));
+    problems.extend(file("agent cert", &cli.agent_cert));
+    problems.extend(half("key", &cli.agent_key, "cert", &cli.agent_cert));
+    problems.extend(file("agent CA cert", &cli.ca_cert));
+    for (what, number) in [
+        ("proxy server", cli.proxy_server_port),
+        ("health server", cli.health_server_port),
+        ("admin server", cli.admin_server_port),
+    ] {
+        if port(number) == 0 {
+            problems.push(Problem::Port { what, port: number });
+        }
+    }
+    if cli.xfr_channel_size <= 0 {
+        problems.push(Problem::ChannelSize(cli.xfr_channel_size));
+    }
+    if cli.enable_contention_profiling && !cli.enable_profiling {
+        problems.push(Problem::ContentionProfiling);
+    }
+    if cli.sync_interval > cli.sync_interval_cap {
+        problems.push(Problem::SyncInterval {
+            interval: cli.sync_interval,
+            cap: cli.sync_interval_cap,
+        });
+    }
+    problems.extend(file(
+        "service account token path",
+        &cli.service_account_token_path,
+    ));
+    problems.extend(
+        identifiers::check(&cli.agent_identifiers)
+            .err()
+            .map(Problem::Identifiers),
+    );
+    if server.name().is_err() {
+        problems.push(Problem::Host(server.host().to_owned()));
+    }
+    if !agent_id.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        problems.push(Problem::AgentId(agent_id.to_owned()));
+    }
+    let lengths = 1..=usize::from(u8::MAX);
+    let bad = alpn.iter().filter(|name| !lengths.contains(&name.len()));
+    problems.extend(bad.cloned().map(Problem::Alpn));
+    problems
+}
+
+/// Whether the file, if one is given, is there.
+fn file(what: &'static str, path: &Path) -> Option<Problem> {
+    let source = std::fs::metadata(given(path)?).err()?;
+    Some(Problem::File {
+        what,
+        file: path.to_owned(),
+        source,
+    })
+}
+
+fn half(missing: &'static str, other: &Path, name: &'static str, path: &Path) -> Option<Problem> {
+    match (given(other), given(path)) {
+        (None, Some(path)) => Some(Problem::HalfIdentity {
+            missing,
+            given: name,
+            file: path.to_owned(),
+        }),
+        _ => None,
+    }
+}

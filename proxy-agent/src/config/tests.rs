@@ -1,0 +1,208 @@
+use std::fs;
+
+use certs::issue::{Authority, Replace};
+use clap::Parser;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A folder with `ca.crt`, `agent.crt`, `agent.key`.
+fn files() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::generate("test CA").unwrap();
+    fs::write(folder.path().join("ca.crt"), authority.certificate_pem()).unwrap();
+    let agent = authority.issue_client("agent").unwrap();
+    agent.write(folder.path(), "agent", Replace::No).unwrap();
+    folder
+}
+
+fn cli(args: &[&str]) -> Cli {
+    Cli::parse_from(std::iter::once("proxy-agent").chain(args.iter().copied()))
+}
+
+/// With the three files.
+fn full(folder: &TempDir, args: &[&str]) -> Cli {
+    let mut cli = cli(args);
+    cli.ca_cert = folder.path().join("ca.crt");
+    cli.agent_cert = folder.path().join("agent.crt");
+    cli.agent_key = folder.path().join("agent.key");
+    cli
+}
+
+fn error(cli: &Cli) -> String {
+    let error = Config::new(cli, "").unwrap_err();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+fn invalid(args: &[&str]) -> String {
+    let text = error(&cli(args));
+    text.strip_prefix("failed to validate agent options with ")
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
+    let folder = files();
+    let config = Config::new(
+        &full(&folder, &["--agent-id=a", "--alpn-proto=foo,bar"]),
+        "b",
+    )
+    .unwrap();
+    assert_eq!(config.authority, "127.0.0.1");
+    assert_eq!(config.announcement.agent_id, "a");
+    assert_eq!(config.announcement.identifiers, "");
+    assert_eq!(config.tls.alpn_protocols, [&b"foo"[..], b"bar", b"h2"]);
+    assert_eq!(config.keepalive, tunnel::keepalive::AGENT_INTERVAL);
+    let shown = format!("{config:?}");
+    assert!(
+        shown.contains("127.0.0.1:8091") && !shown.contains("PRIVATE"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn without_a_certificate_the_authority_has_a_port() {
+    let folder = files();
+    let mut cli = full(&folder, &["--proxy-server-host=fd00::1"]);
+    cli.agent_cert = PathBuf::new();
+    cli.agent_key = PathBuf::new();
+    assert_eq!(Config::new(&cli, "").unwrap().authority, "[fd00::1]:8091");
+}
+
+#[test]
+fn the_id_is_that_of_the_flag_then_the_environment_then_random() {
+    let folder = files();
+    let id = |args: &[&str], variable| {
+        Config::new(&full(&folder, args), variable)
+            .unwrap()
+            .announcement
+            .agent_id
+    };
+    assert_eq!(id(&["--agent-id=flag"], "variable"), "flag");
+    assert_eq!(id(&["--agent-id="], "variable"), "");
+    assert_eq!(id(&[], "variable"), "variable");
+    let random = id(&[], "");
+    assert_eq!(random.len(), 36);
+    assert_ne!(random, id(&[], ""));
+}
+
+#[test]
+fn durations_are_kept_within_what_is_safe() {
+    let folder = files();
+    let of = |args: &[&str]| Config::new(&full(&folder, args), "").unwrap();
+    assert_eq!(
+        of(&["--keepalive-time=1h"]).keepalive,
+        Duration::from_secs(3600)
+    );
+    assert_eq!(of(&["--keepalive-time=1s"]).keepalive, MIN_KEEPALIVE);
+    assert_eq!(of(&["--keepalive-time=-1s"]).keepalive, MIN_KEEPALIVE);
+    assert_eq!(of(&["--sync-interval=0s"]).sync.interval, MIN_SYNC_INTERVAL);
+}
+
+#[test]
+fn what_upstream_refuses_is_refused_in_its_words() {
+    for (args, text) in [
+        (
+            &["--proxy-server-port=0"][..],
+            "proxy server port 0 must be greater than 0",
+        ),
+        (
+            &["--health-server-port=-1"],
+            "health server port -1 must be greater than 0",
+        ),
+        (
+            &["--admin-server-port=0"],
+            "admin server port 0 must be greater than 0",
+        ),
+        (
+            &["--xfr-channel-size=0"],
+            "channel size 0 must be greater than 0",
+        ),
+        (
+            &["--sync-interval=11s"],
+            "sync interval 11s must be less than sync interval cap 10s",
+        ),
+        (
+            &["--enable-contention-profiling"],
+            "if --enable-contention-profiling is set, --enable-profiling must also be set",
+        ),
+        (
+            &["--agent-identifiers=uid=1"],
+            "agent address is invalid: unknown address type: uid",
+        ),
+        (
+            &["--proxy-server-port=65536"],
+            "proxy server port 65536 must be greater than 0 and at most 65535",
+        ),
+        (
+            &["--proxy-server-host=a b"],
+            "--proxy-server-host \"a b\" is neither an IP address nor a DNS name",
+        ),
+        (
+            &["--agent-id=ü"],
+            "--agent-id \"ü\" has characters other than printable ASCII",
+        ),
+        (
+            &["--alpn-proto=a,,b"],
+            "--alpn-proto \"\" must have 1 to 255 bytes",
+        ),
+    ] {
+        assert_eq!(invalid(args), text);
+    }
+}
+
+#[test]
+fn a_certificate_needs_a_key_and_the_reverse() {
+    let folder = files();
+    let mut without_key = full(&folder, &[]);
+    without_key.agent_key = PathBuf::new();
+    let certificate = folder.path().join("agent.crt");
+    assert_eq!(
+        error(&without_key),
+        format!(
+            "failed to validate agent options with cannot have agent key empty when agent cert is set to {certificate:?}"
+        )
+    );
+    let mut without_certificate = full(&folder, &[]);
+    without_certificate.agent_cert = PathBuf::new();
+    assert!(
+        error(&without_certificate)
+            .contains("cannot have agent cert empty when agent key is set to")
+    );
+}
+
+#[test]
+fn everything_wrong_is_reported_at_once() {
+    assert_eq!(
+        invalid(&[
+            "--ca-cert=/missing/ca",
+            "--proxy-server-port=0",
+            "--xfr-channel-size=0"
+        ]),
+        "error checking agent CA cert /missing/ca, got No such file or directory (os error 2); \
+         proxy server port 0 must be greater than 0; channel size 0 must be greater than 0"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named_with_its_flag() {
+    let folder = files();
+    let ca = folder.path().join("ca.crt");
+    fs::write(&ca, "nothing").unwrap();
+    assert_eq!(
+        error(&full(&folder, &[])),
+        format!("--ca-cert: no certificate in {}", ca.display())
+    );
+    assert_eq!(
+        error(&cli(&[])),
+        "failed to run proxy connection with failed to load CA cert: --ca-cert is not set"
+    );
+}

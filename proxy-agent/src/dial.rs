@@ -1,0 +1,63 @@
+//! Opens TCP connections the way Go's `net.DialTimeout` does, and fails in its words (wire-protocol.md 4.6, T10): upstream's
+//! server makes HTTP statuses of substrings of them.
+//!
+//! The time limit covers name resolution and every address. Addresses are tried as RFC 8305 says: families in turn, a new
+//! attempt every [`STAGGER`] or as soon as one has failed, the first that connects wins.
+
+mod address;
+mod error;
+mod race;
+mod resolve;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) use address::{Network, Target};
+pub(crate) use error::DialFailure;
+pub(crate) use resolve::Resolver;
+
+use error::Cause;
+
+/// How long the addresses of one host wait for each other (RFC 8305, section 5).
+pub(crate) const STAGGER: Duration = Duration::from_millis(250);
+
+/// Addresses of one host that are tried; more only cost time that the limit does not have.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+/// Connects to `target` within `limit`. Cancel safe: dropping it gives every attempt up.
+///
+/// # Errors
+/// [`DialFailure`], in Go's words; of several addresses' failures the first's.
+pub(crate) async fn dial(
+    resolver: &Resolver,
+    target: &Target,
+    limit: Duration,
+) -> Result<(TcpStream, SocketAddr), DialFailure> {
+    let deadline = Instant::now() + limit;
+    let fail = |cause| DialFailure {
+        network: target.network(),
+        cause,
+    };
+    let addresses = match target.literal() {
+        Some(addresses) => addresses,
+        None => timeout_at(deadline, resolver.lookup(target.host(), target.port()))
+            .await
+            .unwrap_or(Err(Cause::LookupTimedOut {
+                host: target.host().to_owned(),
+            }))
+            .map_err(fail)?,
+    };
+    let addresses = race::order(addresses, target.network());
+    if addresses.is_empty() {
+        return Err(fail(Cause::NoSuitableAddress {
+            host: target.host().to_owned(),
+        }));
+    }
+    race::connect(&addresses, deadline).await.map_err(fail)
+}
+
+#[cfg(test)]
+mod tests;

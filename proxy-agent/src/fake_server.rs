@@ -1,0 +1,227 @@
+//! A server for tests, in process: real TLS and HTTP/2 over a pipe in memory, with manners to choose from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use certs::{Authority, TlsOptions};
+use http::{Request, Response};
+use rustls::ServerConfig;
+use tokio::io::{DuplexStream, duplex};
+use tokio::task::spawn_local;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tunnel::batch::Batch;
+use tunnel::conn::Role;
+use tunnel::grpc::{self, Status};
+use tunnel::ledger::{DEFAULT_BUDGET, Ledger};
+use tunnel::link::{Link, server_builder};
+use tunnel::mux::{Event, Mux};
+use tunnel::observe::Unobserved;
+
+use crate::client::{CONNECT_LIMIT, ConnectError, Connector, Tunnel};
+use crate::client_set::Connect;
+use crate::config::{Announcement, SyncConfig};
+use crate::dial::Resolver;
+use crate::server_address::ServerAddress;
+
+/// The address that tunnels claim to have gone to.
+pub(crate) const PEER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8091);
+
+/// How a server answers one connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Manner {
+    /// With headers of these names and values, then serving.
+    Serve(Vec<(&'static str, String)>),
+    /// With a status and nothing else.
+    Refuse(Status),
+    /// Not at all, behind the TLS handshake.
+    Ignore,
+    /// Without ALPN.
+    NoAlpn,
+    /// Not even with TLS.
+    Hang,
+}
+
+impl Manner {
+    /// A server as it should be.
+    pub(crate) fn server(id: &str, count: i64) -> Self {
+        Self::Serve(vec![
+            ("serverid", id.to_owned()),
+            ("servercount", count.to_string()),
+        ])
+    }
+}
+
+/// A server's end of one tunnel.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) mux: Rc<Mux>,
+    pub(crate) request: Request<()>,
+    /// How often the agent has asked for a drain.
+    pub(crate) drains: Rc<Cell<usize>>,
+    /// Cancelled, the connection is closed.
+    pub(crate) cut: CancellationToken,
+}
+
+/// Servers behind one address; each connection gets the next manner, the last for ever.
+#[derive(Debug)]
+pub(crate) struct FakeServers {
+    pub(crate) connector: Connector,
+    tls: Arc<ServerConfig>,
+    no_alpn: Arc<ServerConfig>,
+    manners: RefCell<VecDeque<Manner>>,
+    /// When each connection came.
+    pub(crate) connections: RefCell<Vec<Instant>>,
+    /// Tunnels that were accepted.
+    pub(crate) backends: RefCell<Vec<Rc<Backend>>>,
+}
+
+impl FakeServers {
+    pub(crate) fn new(manners: impl IntoIterator<Item = Manner>) -> Rc<Self> {
+        let authority = Authority::generate("test CA").unwrap();
+        let identity = authority
+            .issue_server(&["server.example"])
+            .unwrap()
+            .identity()
+            .unwrap();
+        let client = authority.issue_client("agent").unwrap().identity().unwrap();
+        let roots = authority.roots().unwrap();
+        let options = TlsOptions::default();
+        let server =
+            |alpn: &[&[u8]]| certs::server_config(&identity, Some(&roots), alpn, &options).unwrap();
+        let server_address = ServerAddress::new("server.example", 8091);
+        let connector = Connector {
+            server_name: server_address.name().unwrap(),
+            authority: server_address.authority(true),
+            server: server_address,
+            tls: certs::client_config(&roots, Some(&client), &[b"h2"], &options).unwrap(),
+            announcement: Announcement {
+                agent_id: "agent-1".parse().unwrap(),
+                identifiers: "".parse().unwrap(),
+                token_file: None,
+            },
+            keepalive: tunnel::keepalive::AGENT_INTERVAL,
+            resolver: Resolver::default(),
+            ledger: Rc::new(Ledger::new(DEFAULT_BUDGET)),
+            observer: Rc::new(Unobserved),
+        };
+        Rc::new(Self {
+            connector,
+            tls: server(&[b"h2"]),
+            no_alpn: server(&[]),
+            manners: RefCell::new(manners.into_iter().collect()),
+            connections: RefCell::default(),
+            backends: RefCell::default(),
+        })
+    }
+
+    /// What the next connections get.
+    pub(crate) fn behave(&self, manners: impl IntoIterator<Item = Manner>) {
+        *self.manners.borrow_mut() = manners.into_iter().collect();
+    }
+
+    /// The tunnel accepted last.
+    pub(crate) fn last(&self) -> Rc<Backend> {
+        self.backends.borrow().last().unwrap().clone()
+    }
+
+    fn next_manner(&self) -> Manner {
+        let mut manners = self.manners.borrow_mut();
+        if manners.len() > 1 {
+            manners.pop_front().unwrap()
+        } else {
+            manners.front().unwrap().clone()
+        }
+    }
+
+    async fn serve(self: Rc<Self>, pipe: DuplexStream, manner: Manner) {
+        let tls = match manner {
+            Manner::Hang => return hang(pipe).await,
+            Manner::NoAlpn => &self.no_alpn,
+            _ => &self.tls,
+        };
+        let Ok(stream) = TlsAcceptor::from(tls.clone()).accept(pipe).await else {
+            return;
+        };
+        if matches!(manner, Manner::Ignore | Manner::NoAlpn) {
+            return hang(stream).await;
+        }
+        let Ok(mut connection) = server_builder().handshake::<_, Batch>(stream).await else {
+            return;
+        };
+        let Some(Ok((request, mut respond))) = connection.accept().await else {
+            return;
+        };
+        let cut = CancellationToken::new();
+        match manner {
+            Manner::Serve(headers) => {
+                let (parts, recv) = request.into_parts();
+                let mut response = grpc::response();
+                add(&mut response, &headers);
+                let send = respond.send_response(response, false).unwrap();
+                let mux = Mux::new(
+                    Role::Server,
+                    Rc::new(Ledger::new(DEFAULT_BUDGET)),
+                    Rc::new(Unobserved),
+                );
+                let drains = Rc::new(Cell::new(0));
+                self.backends.borrow_mut().push(Rc::new(Backend {
+                    mux: mux.clone(),
+                    request: Request::from_parts(parts, ()),
+                    drains: drains.clone(),
+                    cut: cut.clone(),
+                }));
+                let mut link = Link::new(mux, send, recv);
+                spawn_local(async move {
+                    link.run(|event| {
+                        if event == Event::Drain {
+                            drains.set(drains.get() + 1);
+                        }
+                    })
+                    .await
+                });
+            }
+            Manner::Refuse(status) => {
+                respond.send_response(grpc::refusal(&status), true).unwrap();
+            }
+            Manner::Ignore | Manner::NoAlpn | Manner::Hang => {}
+        }
+        cut.run_until_cancelled(async { while let Some(Ok(_)) = connection.accept().await {} })
+            .await;
+    }
+}
+
+impl Connect for Rc<FakeServers> {
+    async fn connect(&self) -> Result<Tunnel, ConnectError> {
+        self.connections.borrow_mut().push(Instant::now());
+        let (ours, theirs) = duplex(64 * 1024);
+        spawn_local(self.clone().serve(theirs, self.next_manner()));
+        self.connector
+            .open(ours, PEER, Instant::now() + CONNECT_LIMIT)
+            .await
+    }
+}
+
+fn add(response: &mut Response<()>, headers: &[(&'static str, String)]) {
+    for (name, value) in headers {
+        response.headers_mut().append(*name, value.parse().unwrap());
+    }
+}
+
+/// Holds a connection open and does nothing.
+async fn hang<T>(stream: T) {
+    std::future::pending::<()>().await;
+    drop(stream);
+}
+
+/// The defaults of the flags.
+pub(crate) const SYNC: SyncConfig = SyncConfig {
+    interval: std::time::Duration::from_secs(1),
+    cap: std::time::Duration::from_secs(10),
+    forever: false,
+};

@@ -189,3 +189,52 @@ async fn watch(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::tests::{files, full};
+    use crate::dial::tests::refusing;
+
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    /// wire-protocol.md T14.
+    #[tokio::test]
+    async fn draining_changes_nothing_for_probes_and_stopping_ends_the_agent() {
+        let folder = files();
+        let (_held, refused) = refusing();
+        let port = format!("--proxy-server-port={}", refused.port());
+        let mut config = Config::new(&full(&folder, &[&port]), "").unwrap();
+        config.health = ("127.0.0.1".to_owned(), 0);
+        config.admin = ("127.0.0.1".to_owned(), 0);
+        let agent = Agent::bind(config).unwrap();
+        let (health, admin) = (agent.health_addr(), agent.admin_addr());
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let probes = async {
+            for _ in 0..2 {
+                assert!(ask(health, "/healthz").await.starts_with("HTTP/1.1 200"));
+                assert!(ask(health, "/readyz").await.starts_with("HTTP/1.1 503"));
+                let location = format!("location: //h:{}/metrics\r\n", health.port());
+                assert!(ask(admin, "/metrics").await.contains(&location));
+                drain.cancel();
+            }
+            stop.cancel();
+        };
+        let both = async { tokio::join!(agent.run(drain.clone(), stop.clone()), probes).0 };
+        timeout(Duration::from_secs(60), both)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}

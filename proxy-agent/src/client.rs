@@ -7,7 +7,7 @@
 mod call;
 mod session;
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -89,22 +89,8 @@ pub(crate) enum ConnectError {
     #[error("server refused the call: {0}")]
     Refused(Status),
     /// Headers that are no server's.
-    #[error("{0}")]
+    #[error(transparent)]
     Greeting(#[from] GreetingError),
-}
-
-impl ConnectError {
-    /// The error and its causes on one line.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
 }
 
 /// Makes tunnels.
@@ -225,6 +211,18 @@ fn tune(stream: &TcpStream) {
     if let Err(error) = tuned {
         tracing::warn!(%error, "could not set the options of the socket to a server");
     }
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 /// Keepalive as Go's dialler sets it.

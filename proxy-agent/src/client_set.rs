@@ -24,7 +24,7 @@ use tunnel::backoff::Backoff;
 use tunnel::mux::Mux;
 
 use crate::admin::Heartbeat;
-use crate::client::{ConnectError, Connector, Tunnel};
+use crate::client::{ConnectError, Connector, Tunnel, chain};
 use crate::config::SyncConfig;
 use crate::endpoint::{Dialer, Endpoints};
 use crate::metrics::{Attempt, Metrics};
@@ -143,7 +143,7 @@ impl<C: Connect> ClientSet<C> {
             }
             Err(error) => {
                 let delay = self.failures.next_delay();
-                tracing::warn!(error = error.chain(), retry_in = ?delay, "no tunnel to a server");
+                tracing::warn!(error = chain(&error), retry_in = ?delay, "no tunnel to a server");
                 self.metrics().attempted(Attempt::Failed);
                 Next::After(delay)
             }
@@ -207,7 +207,7 @@ impl<C: Connect> ClientSet<C> {
             if let Some(code) = end.code() {
                 metrics.tunnel_failed(code);
             }
-            tracing::warn!(reason = ?end, lived = ?registered.since.elapsed(), "tunnel down");
+            tracing::warn!(reason = chain(&end), lived = ?registered.since.elapsed(), "tunnel down");
             drop(open);
             drop(registered);
         };

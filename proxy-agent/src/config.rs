@@ -197,4 +197,4 @@ fn at_least(duration: GoDuration, least: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

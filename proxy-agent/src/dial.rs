@@ -60,4 +60,4 @@ pub(crate) async fn dial(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -24,7 +24,7 @@ fn headers(headers: &[(&'static str, &str)]) -> Manner {
 }
 
 async fn error(manner: Manner) -> String {
-    connect(manner).await.1.unwrap_err().chain()
+    chain(&connect(manner).await.1.unwrap_err())
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_server_under_another_name_is_refused() {
     let outcome = LocalSet::new()
         .run_until(async move { connecting.connect().await })
         .await;
-    let text = outcome.unwrap_err().chain();
+    let text = chain(&outcome.unwrap_err());
     assert!(
         text.starts_with("TLS handshake: ") && text.contains("certificate"),
         "{text}"

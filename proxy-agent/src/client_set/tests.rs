@@ -76,7 +76,9 @@ async fn each_server_gets_one_tunnel_and_then_there_is_rest() {
 #[tokio::test(start_paused = true)]
 async fn five_servers_are_found_within_ten_seconds_without_a_storm() {
     run(async {
-        let picks = std::iter::repeat_with(|| fastrand::usize(0..5)).take(2000);
+        // The same picks each time: the number of attempts until all five are found is not a matter of luck.
+        let mut random = fastrand::Rng::with_seed(5);
+        let picks = std::iter::repeat_with(|| random.usize(0..5)).take(2000);
         let manners = picks.map(|pick| Manner::server(&format!("server-{pick}"), 5));
         let started = Instant::now();
         let world = World::new(SYNC, manners.collect::<Vec<_>>());

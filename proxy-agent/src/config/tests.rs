@@ -1,13 +1,12 @@
 use std::fs;
 
 use certs::issue::{Authority, Replace};
-use clap::Parser;
 use tempfile::TempDir;
 
 use super::*;
 
 /// A folder with `ca.crt`, `agent.crt`, `agent.key`.
-fn files() -> TempDir {
+pub(crate) fn files() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::generate("test CA").unwrap();
     fs::write(folder.path().join("ca.crt"), authority.certificate_pem()).unwrap();
@@ -17,11 +16,13 @@ fn files() -> TempDir {
 }
 
 fn cli(args: &[&str]) -> Cli {
-    Cli::parse_from(std::iter::once("proxy-agent").chain(args.iter().copied()))
+    daemon::flags::parse(std::iter::once("proxy-agent").chain(args.iter().copied()))
+        .unwrap()
+        .cli
 }
 
 /// With the three files.
-fn full(folder: &TempDir, args: &[&str]) -> Cli {
+pub(crate) fn full(folder: &TempDir, args: &[&str]) -> Cli {
     let mut cli = cli(args);
     cli.ca_cert = folder.path().join("ca.crt");
     cli.agent_cert = folder.path().join("agent.crt");

@@ -16,7 +16,7 @@ async fn error(network: &str, address: &str, limit: Duration) -> String {
 }
 
 /// A port of loopback that nobody listens on. The socket keeps it from being given away.
-fn refusing() -> (Socket, SocketAddr) {
+pub(crate) fn refusing() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
     socket
         .bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))
@@ -148,11 +148,11 @@ async fn one_address_that_answers_is_enough_and_of_failures_the_first_counts() {
     for addresses in [[refused, good], [silent, good]] {
         assert_eq!(race::connect(&addresses, deadline).await.unwrap().1, good);
     }
-    let soon = Instant::now() + 2 * STAGGER;
     for (addresses, first) in [
         ([refused, silent], "refused"),
         ([silent, refused], "refused"),
     ] {
+        let soon = Instant::now() + 2 * STAGGER;
         let cause = race::connect(&addresses, soon).await.unwrap_err();
         let text = DialFailure {
             network: Network::Tcp,

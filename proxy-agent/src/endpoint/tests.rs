@@ -10,6 +10,7 @@ use tunnel::mux::DialError;
 
 use super::*;
 use crate::client_set::Connect as _;
+use crate::dial::tests::refusing;
 use crate::fake_server::{FakeServers, Manner};
 
 /// A tunnel with the agent's side under way; `mux` is the server's.
@@ -153,10 +154,7 @@ async fn a_target_that_closes_first_delivers_all_it_sent() {
 async fn a_failed_dial_is_answered_in_gos_words_and_counted() {
     run(async {
         let world = World::new().await;
-        let refused = {
-            let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            listener.local_addr().unwrap()
-        };
+        let (_held, refused) = refusing();
         for (network, address, text) in [
             (
                 "tcp",

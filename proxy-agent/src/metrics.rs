@@ -17,7 +17,7 @@ const PREFIX: &str = "konnectivity_network_proxy_agent";
 /// Upper bounds in seconds, upstream's.
 const DIAL_BUCKETS: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
 
-/// All metrics. Threads share it; those of the data path are resolved beforehand by [`Metrics::tunnel_observer`].
+/// All metrics. Threads share it; what packets need is resolved beforehand.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,

@@ -19,7 +19,7 @@ pub use cluster::{Cluster, ClusterBuilder, Footprint};
 pub use pki::Pki;
 pub use ports::free_port;
 pub use probe::{Reply, get, metric};
-pub use process::Process;
+pub use process::{Ended, FileLimits, Process};
 pub use server::{Server, ServerBuilder};
 pub use wait::eventually;
 

@@ -30,8 +30,11 @@ const STALL: Duration = Duration::from_secs(30);
 /// Policy D resets a reader that stalls on a lot; another takes its place, so that one always stalls.
 const STALLED: usize = 3;
 
-/// What one side may keep for a reader that never reads: far below what is sent to it.
-const MAX_GROWTH_KIB: u64 = 16 * 1024;
+/// What a process may keep for all who do not read.
+const BUDGET: u64 = 16 * 1024 * 1024;
+
+/// The budget, the tunnel's window, the allowances, and what an allocator makes of it.
+const MAX_GROWTH_KIB: u64 = 2 * BUDGET / 1024;
 
 /// A client reads the first byte of an endless source and then nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +50,7 @@ async fn a_stalled_client_costs_the_others_nothing_over_grpc() -> Result<()> {
 async fn a_stalled_client_costs_the_others_nothing(frontend: Frontend) -> Result<()> {
     let endless = Target::endless().await?;
     let target = Target::echo().await?;
-    let mut cluster = Cluster::with(frontend).await?;
+    let mut cluster = cluster(frontend).await?;
     let client = cluster.client()?;
     let before = cluster.footprint()?;
 
@@ -94,6 +97,15 @@ async fn a_stalled_client_costs_the_others_nothing(frontend: Frontend) -> Result
         eprintln!("{frontend}: a stalled reader then got {read:?}");
     }
     cluster.settle(before).await
+}
+
+async fn cluster(frontend: Frontend) -> Result<Cluster> {
+    Cluster::builder()
+        .frontend(frontend)
+        .server_flag(format!("--memory-budget={BUDGET}"))
+        .agent_flag(format!("--memory-budget={BUDGET}"))
+        .start()
+        .await
 }
 
 /// [`OTHERS`] connections exchange 1 KiB with an echo every [`PERIOD`]; the times of all exchanges, in microseconds.
@@ -145,7 +157,7 @@ async fn a_target_that_never_reads_holds_back_its_own_client_only() -> Result<()
     let never = Target::never_reading().await?;
     let target = Target::echo().await?;
     for frontend in Frontend::ALL {
-        let mut cluster = Cluster::with(frontend).await?;
+        let mut cluster = cluster(frontend).await?;
         let client = cluster.client()?;
         dial_and_echo(&client, &target.name(), 1_000_000).await?;
         let before = cluster.footprint()?;

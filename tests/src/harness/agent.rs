@@ -5,8 +5,9 @@ use std::{net::SocketAddr, process::Command, sync::Arc};
 use anyhow::Result;
 
 use super::{
-    Pki, Process, binaries,
-    server::{loopback, program, wait_for},
+    PATIENCE, Pki, Process, binaries,
+    process::{Ended, FileLimits, program},
+    server::{loopback, wait_for},
 };
 
 /// How an agent is to be started.
@@ -15,7 +16,7 @@ pub struct AgentBuilder {
     server: SocketAddr,
     pki: Arc<Pki>,
     flags: Vec<String>,
-    soft_file_limit: Option<u64>,
+    file_limits: Option<FileLimits>,
     is_quiet: bool,
 }
 
@@ -27,7 +28,7 @@ impl AgentBuilder {
             server,
             pki,
             flags: Vec::new(),
-            soft_file_limit: None,
+            file_limits: None,
             is_quiet: false,
         }
     }
@@ -39,10 +40,10 @@ impl AgentBuilder {
         self
     }
 
-    /// Starts it under this soft limit of open files.
+    /// Starts it under these limits of open files.
     #[must_use]
-    pub fn soft_file_limit(mut self, files: u64) -> Self {
-        self.soft_file_limit = Some(files);
+    pub fn file_limits(mut self, limits: FileLimits) -> Self {
+        self.file_limits = Some(limits);
         self
     }
 
@@ -82,8 +83,17 @@ impl AgentBuilder {
         })
     }
 
+    /// Starts the process, which is to fail, and waits for its end.
+    ///
+    /// # Errors
+    /// If it goes on.
+    pub async fn fail(self) -> Result<Ended> {
+        let process = Process::spawn("proxy-agent", self.command(loopback()?, loopback()?)?)?;
+        process.into_ended(PATIENCE).await
+    }
+
     fn command(&self, health: SocketAddr, admin: SocketAddr) -> Result<Command> {
-        let mut command = program(&binaries()?.agent, self.soft_file_limit);
+        let mut command = program(&binaries()?.agent, self.file_limits);
         command
             .arg(format!(
                 "--agent-cert={}",

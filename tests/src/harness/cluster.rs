@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Agent, AgentBuilder, PATIENCE, Pki, Server, ServerBuilder, eventually, metric};
+use super::{
+    Agent, AgentBuilder, FileLimits, PATIENCE, Pki, Server, ServerBuilder, eventually, metric,
+};
 use crate::client::{Client, Frontend};
 
 /// How a cluster is to be started: `Cluster::builder().frontend(Frontend::GrpcUds).agents(2).start().await`.
@@ -14,7 +16,7 @@ pub struct ClusterBuilder {
     agents: Option<usize>,
     server_flags: Vec<String>,
     agent_flags: Vec<String>,
-    soft_file_limit: Option<u64>,
+    file_limits: Option<FileLimits>,
     is_quiet: bool,
 }
 
@@ -47,10 +49,10 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts all processes under this soft limit of open files.
+    /// Starts all processes under these limits of open files.
     #[must_use]
-    pub fn soft_file_limit(mut self, files: u64) -> Self {
-        self.soft_file_limit = Some(files);
+    pub fn file_limits(mut self, limits: FileLimits) -> Self {
+        self.file_limits = Some(limits);
         self
     }
 
@@ -72,8 +74,8 @@ impl ClusterBuilder {
         for flag in self.server_flags {
             server = server.flag(flag);
         }
-        if let Some(limit) = self.soft_file_limit {
-            server = server.soft_file_limit(limit);
+        if let Some(limits) = self.file_limits {
+            server = server.file_limits(limits);
         }
         if self.is_quiet {
             server = server.quiet();
@@ -83,8 +85,8 @@ impl ClusterBuilder {
         for flag in self.agent_flags {
             agent = agent.flag(flag);
         }
-        if let Some(limit) = self.soft_file_limit {
-            agent = agent.soft_file_limit(limit);
+        if let Some(limits) = self.file_limits {
+            agent = agent.file_limits(limits);
         }
         if self.is_quiet {
             agent = agent.quiet();

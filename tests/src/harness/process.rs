@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fs,
     io::{BufRead, BufReader},
+    path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
@@ -21,6 +22,42 @@ const LAST_LINES: usize = 2_000;
 
 /// How much of a log a failing test shows.
 const SHOWN_LINES: usize = 60;
+
+/// Limits of open files for a child.
+#[derive(Clone, Copy, Debug)]
+pub struct FileLimits {
+    /// The limit that it starts with.
+    pub soft: u64,
+    /// What it may raise that to; as it is for this process if unset.
+    pub hard: Option<u64>,
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to stderr.
+    pub log: String,
+}
+
+/// The command of `program`, under these limits.
+pub(super) fn program(program: &Path, limits: Option<FileLimits>) -> Command {
+    let Some(limits) = limits else {
+        return Command::new(program);
+    };
+    let hard = limits.hard.map(|hard| format!("ulimit -H -n {hard} && "));
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!(
+            r#"ulimit -S -n {} && {}exec "$0" "$@""#,
+            limits.soft,
+            hard.unwrap_or_default()
+        ))
+        .arg(program);
+    command
+}
 
 /// A running child. Dropping it kills it, waits for its end, and prints the end of its log, which the test runner shows
 /// when the test fails.
@@ -151,6 +188,18 @@ impl Process {
             bail!("the reader of {name}'s log panicked");
         }
         Ok(status)
+    }
+
+    /// Waits for the end, for the last time.
+    ///
+    /// # Errors
+    /// If it does not end within `within`.
+    pub async fn into_ended(mut self, within: Duration) -> Result<Ended> {
+        let status = self.exit(within).await?;
+        Ok(Ended {
+            code: status.code(),
+            log: self.log(),
+        })
     }
 
     /// What it wrote to stderr, less what was too much to keep.

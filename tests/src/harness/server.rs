@@ -5,7 +5,10 @@ use std::{net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Dur
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::{PATIENCE, Pki, Process, binaries, eventually, free_port, get};
+use super::{
+    PATIENCE, Pki, Process, binaries, eventually, free_port, get,
+    process::{Ended, FileLimits, program},
+};
 use crate::client::{Client, Endpoint, Frontend};
 
 /// Start-ups before a port that somebody else took in between counts as a failure.
@@ -17,7 +20,7 @@ pub struct ServerBuilder {
     frontend: Frontend,
     pki: Arc<Pki>,
     flags: Vec<String>,
-    soft_file_limit: Option<u64>,
+    file_limits: Option<FileLimits>,
     is_quiet: bool,
 }
 
@@ -29,7 +32,7 @@ impl ServerBuilder {
             frontend,
             pki,
             flags: Vec::new(),
-            soft_file_limit: None,
+            file_limits: None,
             is_quiet: false,
         }
     }
@@ -41,10 +44,10 @@ impl ServerBuilder {
         self
     }
 
-    /// Starts it under this soft limit of open files.
+    /// Starts it under these limits of open files.
     #[must_use]
-    pub fn soft_file_limit(mut self, files: u64) -> Self {
-        self.soft_file_limit = Some(files);
+    pub fn file_limits(mut self, limits: FileLimits) -> Self {
+        self.file_limits = Some(limits);
         self
     }
 
@@ -73,8 +76,19 @@ impl ServerBuilder {
         Ok(parts.into_server(self, folder))
     }
 
+    /// Starts the process, which is to fail, and waits for its end.
+    ///
+    /// # Errors
+    /// If it goes on.
+    pub async fn fail(self) -> Result<Ended> {
+        let folder = tempfile::Builder::new().prefix("adit-").tempdir()?;
+        let addresses = Addresses::choose(self.frontend, &folder)?;
+        let process = Process::spawn("proxy-server", self.command(&addresses)?)?;
+        process.into_ended(PATIENCE).await
+    }
+
     fn command(&self, addresses: &Addresses) -> Result<Command> {
-        let mut command = program(&binaries()?.server, self.soft_file_limit);
+        let mut command = program(&binaries()?.server, self.file_limits);
         let pki = &self.pki;
         command
             .arg(format!("--mode={}", self.frontend.mode()))
@@ -273,19 +287,6 @@ impl Server {
 
 pub(super) fn loopback() -> Result<SocketAddr> {
     Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)))
-}
-
-/// `program`, under a soft limit of open files if there is to be one; the hard limit stays.
-pub(super) fn program(program: &std::path::Path, soft_file_limit: Option<u64>) -> Command {
-    let Some(limit) = soft_file_limit else {
-        return Command::new(program);
-    };
-    let mut command = Command::new("sh");
-    command
-        .arg("-c")
-        .arg(format!(r#"ulimit -S -n {limit} && exec "$0" "$@""#))
-        .arg(program);
-    command
 }
 
 /// Waits until `path` answers 200, or fails with the process' log.

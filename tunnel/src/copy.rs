@@ -64,7 +64,8 @@ impl Socket for UnixStream {
 pub struct Options {
     /// Bytes that have been read off the socket already.
     pub early: Bytes,
-    /// Hold received bytes back until the socket's peer has sent something, at most this long. Zero: not at all.
+    /// Hold received bytes back until the socket's peer has sent something, at most this long. Zero: not at all; must be less
+    /// than [`FLUSH_LIMIT`].
     pub hold: Duration,
 }
 
@@ -169,7 +170,7 @@ impl<S: Socket> Copy<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if self.connection.is_reset() {
+        if self.connection.poll_reset(cx).is_ready() {
             // What is left waits for a reader that does not read.
             return Poll::Ready(End::Ended(Ended::Stalled));
         }

@@ -170,6 +170,17 @@ impl Connection {
         self.lane.conn.borrow().end() == Some(Err(Ended::Stalled))
     }
 
+    /// Ready when [`Self::is_reset`]. Otherwise the task is woken by any end of the connection, which a task that has no
+    /// use for more bytes hears of in no other way.
+    pub fn poll_reset(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_reset() {
+            return Poll::Ready(());
+        }
+        // Woken by every end and by room, but not by each received byte.
+        register(&self.lane.sender, cx);
+        Poll::Pending
+    }
+
     /// Reports that `len` received bytes have left this process.
     pub fn delivered(&self, len: usize) {
         let freed = self.lane.conn.borrow_mut().delivered(len);

@@ -55,6 +55,9 @@ const CHAIN_FROM: usize = 4 * 1024;
 /// What a batch may hold of copied messages.
 const MAX_BATCH: usize = 32 * 1024;
 
+/// Room that a batch begins with: for the head of one long payload, or for a few control packets.
+const FIRST_HEAD: usize = 128;
+
 /// Something that the owner of the tunnel must act on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
@@ -425,7 +428,7 @@ impl Mux {
     pub fn next_batch(&self) -> Option<Batch> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let mut head = BytesMut::new();
+        let mut head = BytesMut::with_capacity(FIRST_HEAD);
         while head.len() < MAX_BATCH
             && let Some(packet) = state.control.pop_front()
         {

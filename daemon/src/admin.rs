@@ -61,10 +61,10 @@ impl AdminServer {
     /// As [`listen`].
     pub fn bind(flag: &str, host: &str, port: u16) -> Result<Self, ListenError> {
         let listener = listen(flag, host, port)?;
-        let address = listener.local_addr().map_err(|source| ListenError::Bind {
+        let address = listener.local_addr().map_err(|cause| ListenError::Bind {
             flag: flag.to_owned(),
             address: SocketAddr::from(([0, 0, 0, 0], port)),
-            source,
+            cause,
         })?;
         Ok(Self { listener, address })
     }

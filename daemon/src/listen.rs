@@ -14,24 +14,24 @@ pub const BACKLOG: i32 = 4096;
 #[non_exhaustive]
 pub enum ListenError {
     /// The host is neither an address nor a name that resolves.
-    #[error("{flag}: cannot resolve {host:?}: {source}")]
+    #[error("{flag}: cannot resolve {host:?}: {cause}")]
     Resolve {
         /// The flag that set the address.
         flag: String,
         /// The host as written.
         host: String,
         /// What the resolver said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The address cannot be listened on.
-    #[error("{flag}: cannot listen on {address}: {reason}", reason = Reason(source))]
+    #[error("{flag}: cannot listen on {address}: {reason}", reason = Reason(cause))]
     Bind {
         /// The flag that set the address.
         flag: String,
         /// The address that was tried.
         address: SocketAddr,
         /// What the kernel said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -70,16 +70,16 @@ impl fmt::Display for Reason<'_> {
 pub fn listen(flag: &str, host: &str, port: u16) -> Result<TcpListener, ListenError> {
     let bind_error = |address| {
         let flag = flag.to_owned();
-        move |source| ListenError::Bind {
+        move |cause| ListenError::Bind {
             flag,
             address,
-            source,
+            cause,
         }
     };
-    let address = resolve(host, port).map_err(|source| ListenError::Resolve {
+    let address = resolve(host, port).map_err(|cause| ListenError::Resolve {
         flag: flag.to_owned(),
         host: host.to_owned(),
-        source,
+        cause,
     })?;
     if !address.ip().is_unspecified() {
         return open(address).map_err(bind_error(address));

@@ -50,20 +50,20 @@ const OURS: [&str; 6] = [
 #[non_exhaustive]
 pub enum LoggingError {
     /// The log file cannot be opened.
-    #[error("{flag}: cannot open log file {path:?}: {source}")]
+    #[error("{flag}: cannot open log file {path:?}: {cause}")]
     Open {
         /// The flag that named it.
         flag: &'static str,
         /// Its path.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// [`FILTER_VARIABLE`] holds something else than directives.
-    #[error("{FILTER_VARIABLE}: {source}")]
+    #[error("{FILTER_VARIABLE}: {cause}")]
     Filter {
         /// What is wrong with it.
-        source: ParseError,
+        cause: ParseError,
     },
     /// A subscriber is installed already.
     #[error("logging is set up already")]
@@ -107,15 +107,15 @@ where
         _ => directives(flags.v),
     };
     let filter =
-        EnvFilter::try_new(directives).map_err(|source| LoggingError::Filter { source })?;
+        EnvFilter::try_new(directives).map_err(|cause| LoggingError::Filter { cause })?;
     let sinks = Sinks::of(flags, program);
     let mut layers = Vec::new();
     if let Some((flag, path)) = sinks.file {
         let limit = flags.log_file_max_size.saturating_mul(1 << 20);
-        let file = LogFile::open(path.clone(), limit).map_err(|source| LoggingError::Open {
+        let file = LogFile::open(path.clone(), limit).map_err(|cause| LoggingError::Open {
             flag,
             path,
-            source,
+            cause,
         })?;
         layers.push(lines(flags, Mutex::new(file), LevelFilter::TRACE));
     }

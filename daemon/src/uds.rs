@@ -70,7 +70,7 @@ pub enum UdsError {
         path: PathBuf,
     },
     /// A step failed.
-    #[error("{flag}: {step} {path:?}: {source}")]
+    #[error("{flag}: {step} {path:?}: {cause}")]
     Io {
         /// The flag that set the path.
         flag: String,
@@ -79,7 +79,7 @@ pub enum UdsError {
         /// What was being done to it.
         step: &'static str,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -167,11 +167,11 @@ struct Place<'a> {
 impl Place<'_> {
     fn io(self, step: &'static str) -> impl FnOnce(io::Error) -> UdsError {
         let (flag, path) = (self.flag.to_owned(), self.path.to_owned());
-        move |source| UdsError::Io {
+        move |cause| UdsError::Io {
             flag,
             path,
             step,
-            source,
+            cause,
         }
     }
 

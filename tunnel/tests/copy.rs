@@ -1,5 +1,7 @@
 //! Sockets copied to connections of a tunnel: two ends in memory, real sockets on both sides.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     future::poll_fn,
     io::{self, ErrorKind},

@@ -1,5 +1,11 @@
 //! Packets of upstream's generated Go code (`golden/packets.txt`, whose head describes the format).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use bytes::{Bytes, BytesMut};
 use tunnel::{
     codec::{self, DecodeError, Decoded},

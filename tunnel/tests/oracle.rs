@@ -3,6 +3,12 @@
 //! Known differences, all where ours goes with Go instead: a known field of another wire type is skipped (prost refuses the
 //! message), `Data.error` is not looked at (prost wants UTF-8), and groups nest 16 deep at most (prost: 100).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};

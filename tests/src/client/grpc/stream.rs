@@ -21,7 +21,8 @@ use super::{
 };
 
 /// The client library loses DATA that comes this soon behind DIAL_RSP now and then: it registers a connection only after it
-/// has woken the dialler (egress-selector.md D2). Such DATA is an error here, always.
+/// has woken the dialler (egress-selector.md D2). Such DATA is an error here, always, unless the dialler has written: then it
+/// has been woken, and a quick answer to it is no early one.
 const REGISTRATION: Duration = Duration::from_millis(1);
 
 /// The client library writes any length as one DATA; this is the longest here.
@@ -166,6 +167,7 @@ impl AsyncWrite for GrpcStream {
         ready!(this.call.poll_drain(cx))?;
         let part = buf.get(..MAX_WRITE).unwrap_or(buf);
         if !part.is_empty() {
+            this.established = None;
             this.call.queue(&Packet::Data {
                 conn: this.conn,
                 payload: Bytes::copy_from_slice(part),

@@ -60,12 +60,8 @@ async fn serve(io: DuplexStream, mux: Rc<Mux>) -> LinkEnd {
     let (request, mut respond) = connection.accept().await.unwrap().unwrap();
     let send = respond.send_response(grpc::response(), false).unwrap();
     let mut link = Link::new(mux, send, request.into_body());
-    let driver = async { while connection.accept().await.is_some() {} };
-    let mut driver = pin!(driver);
-    let end = tokio::select! {
-        end = link.run(|event| panic!("{event:?}")) => end,
-        () = &mut driver => panic!("the connection ended before its stream"),
-    };
+    let driver = spawn_local(async move { while connection.accept().await.is_some() {} });
+    let end = link.run(|event| panic!("{event:?}")).await;
     if let LinkEnd::Protocol(status) = &end {
         link.close(status);
     }

@@ -182,7 +182,7 @@ async fn curl_works(scene: &Scene) -> anyhow::Result<Done<()>> {
         scene.target.is_greeting(&output.stdout),
         "curl got something else than the target's greeting"
     );
-    Ok(done("the target's word, by the line below", ()))
+    Ok(done("the target's word", ()))
 }
 
 /// A shell line that reaches the target through the TCP frontend.

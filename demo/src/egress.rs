@@ -56,7 +56,11 @@ pub(crate) fn write(pki: &Pki, socket: &Path, address: SocketAddr) -> anyhow::Re
 
 /// Writes a file that sends the traffic to nodes through `connection`, and reads it back as kube-apiserver would.
 fn write_one(folder: &Path, name: &str, connection: Connection) -> anyhow::Result<PathBuf> {
-    let selector = EgressSelector::new([(SelectionName::Cluster, connection)]);
+    let selector = EgressSelector::new([
+        (SelectionName::Cluster, connection),
+        (SelectionName::ControlPlane, Connection::Direct),
+        (SelectionName::Etcd, Connection::Direct),
+    ]);
     let path = folder.join(name);
     fs::write(&path, to_yaml(&selector)).with_context(|| format!("write {}", path.display()))?;
     let loaded = load(&path, Files::MustExist)?;
@@ -64,12 +68,6 @@ fn write_one(folder: &Path, name: &str, connection: Connection) -> anyhow::Resul
         loaded.selector == selector,
         "{} reads as something else than was written",
         path.display()
-    );
-    ensure!(
-        loaded.findings.is_empty(),
-        "{}: {:?}",
-        path.display(),
-        loaded.findings
     );
     Ok(path)
 }

@@ -1,6 +1,5 @@
 //! Why a file gave no selector. The fault is always the operator's file.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -40,8 +39,10 @@ pub enum LoadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
-    /// Larger than is read.
-    #[error("it is larger than {max_bytes} bytes")]
+    /// Larger than is read here; kube-apiserver has no limit.
+    #[error(
+        "it is larger than {max_bytes} bytes, which no such configuration needs; a usual one has less than a thousand"
+    )]
     TooLarge {
         /// The limit.
         max_bytes: usize,
@@ -54,58 +55,12 @@ pub enum DocumentError {
         /// The limit.
         max: usize,
     },
-    /// Kubernetes' binary encoding.
-    #[error("it is Kubernetes protobuf; write YAML or JSON")]
-    Protobuf,
-    /// Not YAML, an unknown or duplicate field, or a value of the wrong type. The message gives the path of the field.
-    #[error("{}{message}", place(position.as_ref()))]
-    Syntax {
-        /// Where, if the YAML reader says.
-        position: Option<Position>,
-        /// Path of the field and what is wrong.
-        message: String,
-    },
-    /// No `kind`, also since the document is empty.
-    #[error("kind is missing; write `kind: EgressSelectorConfiguration`")]
-    KindMissing,
-    /// No `apiVersion`.
-    #[error("apiVersion is missing; write `apiVersion: apiserver.k8s.io/v1beta1`")]
-    ApiVersionMissing,
-    /// Something else, or this under a wrong group or version. Letter case counts.
-    #[error(
-        "{kind} of {api_version} is not known here; write `apiVersion: apiserver.k8s.io/v1beta1` and `kind: EgressSelectorConfiguration`"
-    )]
-    KindUnknown {
-        /// `apiVersion` as written.
-        api_version: String,
-        /// `kind` as written.
-        kind: String,
-    },
-    /// Read, but it breaks rules; all of them, with at least one error.
+    /// Read, but it breaks rules; all of them, of which at least one makes it useless.
     #[error("{}", lines(findings))]
     Invalid {
         /// Errors, warnings and notes, in the order of the file.
         findings: Vec<Finding>,
     },
-}
-
-/// A place in a file, both from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// Line.
-    pub line: usize,
-    /// Column, in characters.
-    pub column: usize,
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}", self.line, self.column)
-    }
-}
-
-fn place(position: Option<&Position>) -> String {
-    position.map_or_else(String::new, |position| format!("{position}: "))
 }
 
 fn lines(findings: &[Finding]) -> String {

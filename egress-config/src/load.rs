@@ -1,17 +1,21 @@
-//! Bytes to a selector, and a selector to YAML. The only module that names the YAML crate.
+//! Bytes to what they mean, and a selector to YAML. The only module that names the YAML crate.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::{DeserializeSeed, IgnoredAny};
 
 use crate::check::check;
-use crate::error::{DocumentError, LoadError, Position};
+use crate::decode::{EMPTY, decode};
+use crate::error::{DocumentError, LoadError};
 use crate::finding::{Finding, Rule, Severity};
-use crate::selection::{ApiVersion, ClientTls, Connection, EgressSelector, HttpConnect, UdsPath};
-use crate::wire::{self, Text, text};
+use crate::node::{self, Node, Reader};
+use crate::position::{Lines, Position};
+use crate::selection::EgressSelector;
+use crate::write;
 
 /// Largest file that is read, in bytes. A usual one has less than a thousand.
 pub const MAX_FILE_BYTES: usize = 64 * 1024;
@@ -26,15 +30,37 @@ pub const MAX_OPENING_BRACKETS: usize = 1000;
 /// What a Kubernetes protobuf message begins with.
 const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
-const KIND: &str = "EgressSelectorConfiguration";
-
 /// Whether certificate files that are named must exist on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// Yes: this is where kube-apiserver runs, which refuses the file otherwise.
+    /// Yes: this is where kube-apiserver runs, which refuses the file otherwise. What is in them is checked, too.
     MustExist,
     /// No: the file is meant for another machine.
     Elsewhere,
+}
+
+/// What became of a file.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// All that was found, in the order of the file.
+    pub findings: Vec<Finding>,
+    selector: Option<EgressSelector>,
+}
+
+impl Report {
+    /// kube-apiserver's own verdict: whether it reads the file and finds it valid. It may still be unable to use it.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.findings
+            .iter()
+            .all(|finding| finding.severity() != Severity::Error)
+    }
+
+    /// The configuration, if kube-apiserver can work with it: no finding stops it from starting or makes every dial fail.
+    #[must_use]
+    pub fn selector(&self) -> Option<&EgressSelector> {
+        self.selector.as_ref()
+    }
 }
 
 /// A configuration that kube-apiserver takes and can work with.
@@ -46,12 +72,41 @@ pub struct Loaded {
     pub findings: Vec<Finding>,
 }
 
-/// Reads and checks a file, symlinks followed.
+/// Reads a file, symlinks followed, that kube-apiserver can work with.
 ///
 /// # Errors
 ///
 /// [`LoadError`] with the file and everything that is wrong with it.
 pub fn load(file: &Path, files: Files) -> Result<Loaded, LoadError> {
+    usable(inspect_file(file, files)?).map_err(|source| LoadError::Document {
+        file: file.to_owned(),
+        source,
+    })
+}
+
+/// As [`load`], for the content of a file.
+///
+/// # Errors
+///
+/// [`DocumentError`].
+pub fn parse(bytes: &[u8], files: Files) -> Result<Loaded, DocumentError> {
+    usable(inspect(bytes, files)?)
+}
+
+fn usable(report: Report) -> Result<Loaded, DocumentError> {
+    let Report { findings, selector } = report;
+    match selector {
+        Some(selector) => Ok(Loaded { selector, findings }),
+        None => Err(DocumentError::Invalid { findings }),
+    }
+}
+
+/// Reads a file, symlinks followed, and tells everything about it.
+///
+/// # Errors
+///
+/// [`LoadError::Read`], [`LoadError::NotAFile`], and those of [`inspect`] with the file's name.
+pub fn inspect_file(file: &Path, files: Files) -> Result<Report, LoadError> {
     let unreadable = |source| LoadError::Read {
         file: file.to_owned(),
         source,
@@ -64,13 +119,13 @@ pub fn load(file: &Path, files: Files) -> Result<Loaded, LoadError> {
     }
     let open = File::open(file).map_err(unreadable)?;
     let bytes = read(open).map_err(unreadable)?;
-    parse(&bytes, files).map_err(|source| LoadError::Document {
+    inspect(&bytes, files).map_err(|source| LoadError::Document {
         file: file.to_owned(),
         source,
     })
 }
 
-/// All of a reader, or one byte more than [`parse`] takes, which it then refuses as too large.
+/// All of a reader, or one byte more than [`inspect`] takes, which it then refuses as too large.
 ///
 /// # Errors
 ///
@@ -82,222 +137,182 @@ pub fn read(reader: impl Read) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks the content of a file: YAML, or JSON, which is YAML. Of several documents the first counts.
+/// Tells everything about the content of a file: YAML, or JSON if it begins with a brace. Of several documents the first
+/// counts.
 ///
-/// Time and memory are bounded by the size limit and by the YAML reader's own limits on depth and aliases.
+/// Time and memory are bounded by the limits on size, brackets and values, and by the YAML reader's own on depth and
+/// aliases.
 ///
 /// # Errors
 ///
-/// [`DocumentError`]. What the YAML reader stops at comes alone; rules that are broken come all at once.
-pub fn parse(bytes: &[u8], files: Files) -> Result<Loaded, DocumentError> {
+/// [`DocumentError::TooLarge`] and [`DocumentError::TooManyBrackets`], limits that kube-apiserver does not have.
+pub fn inspect(bytes: &[u8], files: Files) -> Result<Report, DocumentError> {
     if bytes.len() > MAX_FILE_BYTES {
         return Err(DocumentError::TooLarge {
             max_bytes: MAX_FILE_BYTES,
         });
     }
     if bytes.starts_with(PROTOBUF_MAGIC) {
-        return Err(DocumentError::Protobuf);
+        return Ok(refused(
+            Rule::Protobuf,
+            None,
+            "is Kubernetes protobuf; write YAML or JSON",
+        ));
     }
-    let brackets = bytes.iter().filter(|byte| matches!(byte, b'[' | b'{'));
+    let is_json = bytes.trim_ascii_start().starts_with(b"{");
+    let text = if is_json {
+        Cow::Borrowed(bytes)
+    } else {
+        without_mark(bytes)
+    };
+    let brackets = text.iter().filter(|byte| matches!(byte, b'[' | b'{'));
     if brackets.count() > MAX_OPENING_BRACKETS {
         return Err(DocumentError::TooManyBrackets {
             max: MAX_OPENING_BRACKETS,
         });
     }
-    // The YAML reader takes a byte order mark for content.
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    if bytes.trim_ascii_start().starts_with(b"{") {
-        check_json(bytes)?;
+    Ok(if is_json {
+        json(&text, files)
+    } else {
+        yaml(&text, files)
+    })
+}
+
+/// Without byte order mark, which the YAML reader takes for content, and in UTF-8: kube-apiserver takes UTF-16 with a mark,
+/// as some editors and shells write it.
+fn without_mark(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let utf16 = |rest: &[u8], unit: fn([u8; 2]) -> u16| {
+        let (units, _) = rest.as_chunks();
+        let characters = char::decode_utf16(units.iter().map(|&bytes| unit(bytes)));
+        let text: String = characters
+            .map(|character| character.unwrap_or(char::REPLACEMENT_CHARACTER))
+            .collect();
+        Cow::Owned(text.into_bytes())
+    };
+    match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => Cow::Borrowed(rest),
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        _ => Cow::Borrowed(bytes),
     }
-    let version = version(first_document(bytes)?)?;
-    let file: wire::Configuration = first_document(bytes)?.unwrap_or_default();
-    let (selector, mut findings) = check(version, &file, files);
-    if has_more_documents(bytes) {
-        findings.push(Finding {
+}
+
+/// kube-apiserver takes a file that begins with a brace for JSON, and then it must be JSON to the letter, without the comma
+/// or comment that YAML would let pass.
+fn json(text: &[u8], files: Files) -> Report {
+    let budget = node::budget();
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let root = Reader::json(text, &budget)
+        .deserialize(&mut deserializer)
+        .and_then(|root| deserializer.end().map(|()| root));
+    match root {
+        Ok(root) => report(&root, &Lines::new(text), false, files),
+        Err(error) => {
+            let position = Position {
+                line: error.line(),
+                column: error.column(),
+            };
+            let reason = error.to_string();
+            let suffix = format!(" at line {} column {}", position.line, position.column);
+            let reason = reason.strip_suffix(&suffix).unwrap_or(&reason);
+            let problem = format!(
+                "begins with a brace, so it must be JSON, and here it is not ({reason}); correct it, or write YAML"
+            );
+            refused(Rule::Syntax, Some(position), problem)
+        }
+    }
+}
+
+fn yaml(text: &[u8], files: Files) -> Report {
+    let budget = node::budget();
+    let mut documents = serde_yaml::Deserializer::from_slice(text);
+    let Some(first) = documents.next() else {
+        return refused(Rule::Empty, None, EMPTY);
+    };
+    let root = match Reader::yaml(text, &budget).deserialize(first) {
+        Ok(root) => root,
+        Err(error) => return yaml_fault(&error),
+    };
+    let mut report = report(&root, &Lines::new(text), true, files);
+    // A second document that has content, or is something that does not even parse.
+    let more = documents
+        .next()
+        .map(Option::<IgnoredAny>::deserialize)
+        .is_some_and(|second| !matches!(second, Ok(None)));
+    if more {
+        report.findings.push(Finding {
             rule: Rule::SeveralDocuments,
-            path: "the file".to_owned(),
+            path: String::new(),
+            position: None,
             problem: "has more than one document, and kube-apiserver never looks behind the first; remove the others"
                 .to_owned(),
         });
     }
-    let faulty = findings
-        .iter()
-        .any(|finding| finding.severity() == Severity::Error);
-    match selector {
-        Some(selector) if !faulty => Ok(Loaded { selector, findings }),
-        _ => Err(DocumentError::Invalid { findings }),
-    }
+    report
 }
 
-/// The version, if kind and version are ours. The internal version, which kube-apiserver takes by accident, is not.
-fn version(meta: Option<wire::TypeMeta>) -> Result<ApiVersion, DocumentError> {
-    let meta = meta.ok_or(DocumentError::KindMissing)?;
-    let (api_version, kind) = (text(meta.api_version.as_ref()), text(meta.kind.as_ref()));
-    if kind.is_empty() {
-        return Err(DocumentError::KindMissing);
-    }
-    if api_version.is_empty() {
-        return Err(DocumentError::ApiVersionMissing);
-    }
-    [ApiVersion::V1Beta1, ApiVersion::V1Alpha1]
-        .into_iter()
-        .find(|known| kind == KIND && known.to_string() == api_version)
-        .ok_or_else(|| DocumentError::KindUnknown {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        })
-}
-
-/// kube-apiserver takes a file that begins with a brace for JSON, and then it must be JSON to the letter, without the
-/// comma or comment that YAML would let pass.
-fn check_json(bytes: &[u8]) -> Result<(), DocumentError> {
-    serde_json::from_slice::<IgnoredAny>(bytes)
-        .map(drop)
-        .map_err(|error| DocumentError::Syntax {
-            position: Some(Position {
-                line: error.line(),
-                column: error.column(),
-            }),
-            message: "the file begins with a brace, so it must be JSON, and here it is not"
-                .to_owned(),
-        })
-}
-
-/// The first document; `None` if it is empty or null.
-fn first_document<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>, DocumentError> {
-    let document = || serde_yaml::Deserializer::from_slice(bytes).next();
-    let Some(first) = document() else {
-        return Ok(None);
-    };
-    let error = match Option::<T>::deserialize(first) {
-        Ok(value) => return Ok(value),
-        Err(error) => error,
-    };
-    // A merge key is an unknown field to serde. Resolving it loses the places of errors, so it is only tried here.
-    if may_merge(bytes)
-        && let Some(again) = document()
-        && let Ok(mut value) = serde_yaml::Value::deserialize(again)
-        && has_merge_key(&value)
-    {
-        return value
-            .apply_merge()
-            .and_then(|()| Option::<T>::deserialize(value))
-            .map_err(|error| syntax(&error));
-    }
-    Err(syntax(&error))
-}
-
-/// Whether there is a merge key to resolve, in a file that stays small when its aliases are written out: a value tree
-/// copies what an alias stands for, and nested aliases multiply.
-fn may_merge(bytes: &[u8]) -> bool {
-    const MAX_BYTES: usize = 8 * 1024;
-    const MAX_ALIASES: usize = 12;
-    bytes.len() <= MAX_BYTES
-        && bytes.windows(2).any(|pair| pair == b"<<")
-        && bytes.iter().filter(|&&byte| byte == b'*').count() <= MAX_ALIASES
-}
-
-fn has_merge_key(value: &serde_yaml::Value) -> bool {
-    match value {
-        serde_yaml::Value::Mapping(mapping) => {
-            mapping.contains_key("<<") || mapping.values().any(has_merge_key)
-        }
-        serde_yaml::Value::Sequence(sequence) => sequence.iter().any(has_merge_key),
-        _ => false,
-    }
-}
-
-/// Whether a second document has content, or is something that does not even parse.
-fn has_more_documents(bytes: &[u8]) -> bool {
-    serde_yaml::Deserializer::from_slice(bytes)
-        .nth(1)
-        .is_some_and(|second| !matches!(Option::<IgnoredAny>::deserialize(second), Ok(None)))
-}
-
-fn syntax(error: &serde_yaml::Error) -> DocumentError {
+fn yaml_fault(error: &serde_yaml::Error) -> Report {
     let position = error.location().map(|location| Position {
         line: location.line(),
         column: location.column(),
     });
-    let mut message = error.to_string();
-    if let Some(Position { line, column }) = position {
-        // Said once, in front. Faults of the syntax itself tell of two places and keep their wording.
-        let suffix = format!(" at line {line} column {column}");
-        if let Some(kept) = message.strip_suffix(&suffix) {
-            message.truncate(kept.len());
-        }
+    let reason = error.to_string();
+    let suffix = position.map_or_else(String::new, |Position { line, column }| {
+        format!(" at line {line} column {column}")
+    });
+    let reason = reason.strip_suffix(&suffix).unwrap_or(&reason);
+    let problem = format!(
+        "is not YAML that can be read: {reason}; look at indentation, quotes and colons there"
+    );
+    refused(Rule::Syntax, position, problem)
+}
+
+fn refused(rule: Rule, position: Option<Position>, problem: impl Into<String>) -> Report {
+    Report {
+        findings: vec![Finding {
+            rule,
+            path: String::new(),
+            position,
+            problem: problem.into(),
+        }],
+        selector: None,
     }
-    DocumentError::Syntax { position, message }
+}
+
+fn report(root: &Node, lines: &Lines<'_>, is_yaml: bool, files: Files) -> Report {
+    let decoded = decode(root, lines, is_yaml);
+    let (selector, found) = check(decoded.version, &decoded.selections, lines, files);
+    let mut findings = decoded.findings;
+    findings.extend(found);
+    let fatal = findings
+        .iter()
+        .any(|finding| finding.rule.effect().is_fatal());
+    // Stable, so that what stands at one place keeps kube-apiserver's order.
+    findings.sort_by_key(|finding| finding.position);
+    Report {
+        findings,
+        selector: selector.filter(|_| !fatal),
+    }
 }
 
 /// The configuration as a YAML file that [`parse`] takes back unchanged.
+///
+/// If some text is one that YAML 1.1 takes for something else, such as a socket named `on`, it is JSON, which is YAML with
+/// everything in quotes: the YAML crate knows version 1.2 and leaves them away.
 #[must_use]
 pub fn to_yaml(selector: &EgressSelector) -> String {
+    let written = write::Configuration::of(selector);
     #[expect(
         clippy::expect_used,
         reason = "only I/O, nested enums and byte strings can fail, and there are none"
     )]
-    serde_yaml::to_string(&to_wire(selector)).expect("structs of strings are YAML")
-}
-
-fn to_wire(selector: &EgressSelector) -> wire::Configuration {
-    wire::Configuration {
-        api_version: some(selector.api_version()),
-        kind: some(KIND),
-        egress_selections: Some(
-            selector
-                .iter()
-                .map(|(name, connection)| {
-                    Some(wire::Selection {
-                        name: some(name),
-                        connection: Some(connection_to_wire(connection)),
-                    })
-                })
-                .collect(),
-        ),
+    let yaml = serde_yaml::to_string(&written).expect("structs of strings are YAML");
+    let same = parse(yaml.as_bytes(), Files::Elsewhere);
+    if same.is_ok_and(|same| same.selector == *selector) {
+        return yaml;
     }
-}
-
-fn connection_to_wire(connection: &Connection) -> wire::Connection {
-    let (protocol, transport) = match connection {
-        Connection::Direct => ("Direct", None),
-        Connection::Grpc(path) => ("GRPC", Some(uds_to_wire(path))),
-        Connection::HttpConnect(HttpConnect::Uds(path)) => ("HTTPConnect", Some(uds_to_wire(path))),
-        Connection::HttpConnect(HttpConnect::Tcp(proxy)) => (
-            "HTTPConnect",
-            Some(wire::Transport {
-                tcp: Some(wire::Tcp {
-                    url: some(&proxy.url),
-                    tls_config: Some(tls_to_wire(&proxy.tls)),
-                }),
-                uds: None,
-            }),
-        ),
-    };
-    wire::Connection {
-        proxy_protocol: some(protocol),
-        transport,
-    }
-}
-
-fn uds_to_wire(path: &UdsPath) -> wire::Transport {
-    wire::Transport {
-        tcp: None,
-        uds: Some(wire::Uds {
-            uds_name: some(path),
-        }),
-    }
-}
-
-fn tls_to_wire(tls: &ClientTls) -> wire::Tls {
-    wire::Tls {
-        ca_bundle: tls.ca_bundle.as_ref().and_then(some),
-        client_key: some(&tls.client_key),
-        client_cert: some(&tls.client_cert),
-        tls_server_name: tls.server_name.as_ref().and_then(some),
-    }
-}
-
-fn some(text: impl ToString) -> Option<Text> {
-    Some(Text(text.to_string()))
+    #[expect(clippy::expect_used, reason = "as above")]
+    let mut json = serde_json::to_string_pretty(&written).expect("structs of strings are JSON");
+    json.push('\n');
+    json
 }

@@ -131,6 +131,30 @@ pub enum Connection {
     Grpc(UdsPath),
 }
 
+impl Connection {
+    /// Its `proxyProtocol`.
+    #[must_use]
+    pub fn protocol(&self) -> &'static str {
+        match self {
+            Self::Direct => "Direct",
+            Self::HttpConnect(_) => "HTTPConnect",
+            Self::Grpc(_) => "GRPC",
+        }
+    }
+}
+
+/// "HTTPConnect to https://proxy:8090", "GRPC to /run/proxy.sock", "Direct".
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.protocol())?;
+        match self {
+            Self::Direct => Ok(()),
+            Self::Grpc(path) | Self::HttpConnect(HttpConnect::Uds(path)) => write!(f, " to {path}"),
+            Self::HttpConnect(HttpConnect::Tcp(proxy)) => write!(f, " to {}", proxy.url),
+        }
+    }
+}
+
 /// Where an HTTP CONNECT proxy listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpConnect {
@@ -202,10 +226,10 @@ pub enum UdsPathError {
     #[error("begins with unix:; write the bare path, without scheme")]
     Scheme,
     /// A folder, as it looks.
-    #[error("ends with a slash, but must name the socket itself, not its folder")]
+    #[error("ends with a slash; write the path of the socket itself, not of its folder")]
     TrailingSlash,
     /// A NUL character.
-    #[error("holds a NUL character")]
+    #[error("holds a NUL character; remove it")]
     Nul,
     /// Longer than the system takes.
     #[error(

@@ -24,10 +24,12 @@ pub struct ParsedUrl {
 #[non_exhaustive]
 pub enum UrlError {
     /// Not `https://`, in lower case, as kube-apiserver compares it.
-    #[error("does not begin with https:// in lower case")]
+    #[error("does not begin with https:// in lower case; write https://HOST:PORT")]
     Scheme,
     /// Go's parser refuses it, and kube-apiserver does not start.
-    #[error("cannot be parsed: {reason}")]
+    #[error(
+        "cannot be parsed by Go, so that kube-apiserver does not start: {reason}; write https://HOST:PORT"
+    )]
     Malformed {
         /// What Go's parser trips over.
         reason: &'static str,
@@ -36,7 +38,9 @@ pub enum UrlError {
     #[error("has no host; write https://HOST:PORT")]
     NoHost,
     /// A host that is neither a name nor an address.
-    #[error("names the host \"{host}\", which is neither a DNS name nor an IP address")]
+    #[error(
+        "names the host \"{host}\", which is neither a DNS name nor an IP address; write one of them"
+    )]
     BadHost {
         /// The host.
         host: String,
@@ -45,7 +49,9 @@ pub enum UrlError {
     #[error("has no port, and there is no default; write https://HOST:PORT")]
     NoPort,
     /// 0, or more than 65535.
-    #[error("has the port {port}, which is not between 1 and 65535")]
+    #[error(
+        "has the port {port}, which is not between 1 and 65535; write the one the proxy-server listens on"
+    )]
     BadPort {
         /// The port as written.
         port: String,
@@ -72,6 +78,21 @@ impl ProxyUrl {
             Some((user, host_port)) => (Some(user), host_port),
             None => (None, authority),
         };
+        let path_and_fragment = match tail.split_once('?') {
+            None => (tail, ""),
+            // A query may hold anything.
+            Some((path, query)) => (
+                path,
+                query.split_once('#').map_or("", |(_, fragment)| fragment),
+            ),
+        };
+        for part in [user.unwrap_or(""), path_and_fragment.0, path_and_fragment.1] {
+            if escapes(part).any(|escape| escape.is_none()) {
+                return Err(UrlError::Malformed {
+                    reason: "it holds a % that is no escape of two hexadecimal digits",
+                });
+            }
+        }
         let (host, port) = split_port(host_port)?;
         if host.is_empty() {
             return Err(UrlError::NoHost);
@@ -131,6 +152,10 @@ fn split_port(host_port: &str) -> Result<(String, Option<&str>), UrlError> {
     if host_port.contains([' ', '<', '>', '"', '\\', '^', '`', '{', '|', '}']) {
         return malformed("its host holds a character that no host has");
     }
+    // In a host only %25, of an address's zone, and bytes beyond ASCII are escaped.
+    if escapes(host_port).any(|escape| escape.is_none_or(|byte| byte < 0x80 && byte != b'%')) {
+        return malformed("its host holds a % that is no escape a host may have");
+    }
     let (host, behind) = if let Some(bracketed) = host_port.strip_prefix('[') {
         let Some((host, behind)) = bracketed.split_once(']') else {
             return malformed("its bracket is not closed");
@@ -150,6 +175,15 @@ fn split_port(host_port: &str) -> Result<(String, Option<&str>), UrlError> {
         _ => return malformed("its port is not a number"),
     };
     Ok((host.to_owned(), port))
+}
+
+/// The byte of each `%` escape, `None` where two hexadecimal digits do not follow.
+fn escapes(text: &str) -> impl Iterator<Item = Option<u8>> {
+    text.split('%').skip(1).map(|rest| {
+        let digits = rest.get(..2)?;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+    })
 }
 
 fn is_host(host: &str) -> bool {
@@ -212,6 +246,11 @@ mod tests {
             ("https://[2001:db8::1]x", "not a number"),
             ("https://pro xy:1", "cannot be parsed"),
             ("https://proxy\n:1", "control character"),
+            ("https://pro%zzxy:1", "no escape a host may have"),
+            ("https://pro%20xy:1", "no escape a host may have"),
+            ("https://proxy:1/%zz", "two hexadecimal digits"),
+            ("https://us%er@proxy:1", "two hexadecimal digits"),
+            ("https://proxy:1/?%zz#%", "two hexadecimal digits"),
             ("https://pröxy:1", "neither"),
             ("https://[2001:db8::g]:1", "neither"),
         ] {

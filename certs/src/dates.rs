@@ -34,6 +34,27 @@ impl Timestamp {
         Self(self.0.saturating_add(Duration::minutes(minutes)))
     }
 
+    /// This moment moved by whole seconds, into the past if negative; stops at the ends of the calendar.
+    #[must_use]
+    pub fn plus_seconds(self, seconds: i64) -> Self {
+        Self(self.0.saturating_add(Duration::seconds(seconds)))
+    }
+
+    /// Seconds from `now` until this moment, negative once it is past.
+    #[must_use]
+    pub fn seconds_after(self, now: Self) -> i64 {
+        // Both lie within the calendar of ten thousand years either way, so the difference does not overflow.
+        self.unix_seconds() - now.unix_seconds()
+    }
+
+    /// `2026-11-30T22:45:03Z`, as JSON has it (RFC 3339).
+    #[must_use]
+    pub fn rfc3339(self) -> String {
+        let text = self.to_string();
+        let text = text.trim_end_matches(" UTC").replace(' ', "T");
+        format!("{text}Z")
+    }
+
     pub(crate) fn date_time(self) -> OffsetDateTime {
         self.0
     }
@@ -125,6 +146,12 @@ mod tests {
         let moment = Timestamp(OffsetDateTime::from_unix_timestamp(1_000_000_000).unwrap());
         assert_eq!(moment.to_string(), "2001-09-09 01:46:40 UTC");
         assert_eq!(moment.unix_seconds(), 1_000_000_000);
+        assert_eq!(moment.rfc3339(), "2001-09-09T01:46:40Z");
+        assert_eq!(
+            moment.plus_seconds(20).to_string(),
+            "2001-09-09 01:47:00 UTC"
+        );
+        assert_eq!(moment.seconds_after(moment.plus_days(1)), -86_400);
     }
 
     #[test]

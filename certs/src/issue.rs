@@ -1,22 +1,32 @@
 //! A certificate authority in memory and the leaves it signs: for tests, the demo and the `certs` command.
-//!
-//! Keys are ECDSA P-256, the cheapest to handshake with that every peer takes.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use ::pem::{LineEnding, Pem};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
-use crate::dates::Validity;
+use crate::chain;
+use crate::dates::{self, Validity};
 use crate::identity::Identity;
-use crate::pem::{LoadError, Roots};
+use crate::pem::{self, LoadError, Roots};
+
+mod files;
+mod issued;
+mod key_type;
+mod leaf;
+
+pub use files::{Files, Replace};
+pub use issued::Issued;
+pub use key_type::{KeyType, UnknownKeyType};
+pub use leaf::{Leaf, Usage};
 
 /// How long an authority of [`Authority::generate`] is valid, in days.
 pub const AUTHORITY_DAYS: u16 = 3650;
@@ -28,8 +38,8 @@ pub const LEAF_DAYS: u16 = 365;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
-    /// A name that is neither an IP address nor something DNS allows in a certificate.
-    #[error("\"{name}\" is neither an IP address nor a DNS name")]
+    /// A name that no form of alternative name holds.
+    #[error("\"{name}\" is neither an IP address nor a DNS name, a URI or a mail address")]
     Name {
         /// The name.
         name: String,
@@ -43,6 +53,9 @@ pub enum IssueError {
         #[source]
         source: rcgen::Error,
     },
+    /// The files of an authority cannot be used.
+    #[error("load the authority")]
+    Authority(#[source] LoadError),
     /// A file could not be written; an existing one is only replaced on demand.
     #[error("write {}", file.display())]
     Write {
@@ -54,70 +67,66 @@ pub enum IssueError {
     },
 }
 
-/// What a leaf may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
-    /// To be dialled.
-    Server,
-    /// To dial.
-    Client,
-}
-
-/// A leaf to be signed.
+/// An authority to be made.
 #[derive(Clone, Debug)]
-pub struct Leaf {
-    /// Common name of the subject.
-    pub common_name: String,
-    /// Alternative names, DNS or IP.
-    pub sans: Vec<String>,
-    /// Extended key usage.
-    pub usage: Usage,
-    /// From when to when.
-    pub validity: Validity,
+pub struct AuthoritySpec {
+    name: String,
+    validity: Validity,
+    key_type: KeyType,
+    intermediates: u8,
 }
 
-impl Leaf {
-    /// A server that is dialled as any of `sans`; the first is its common name. Valid [`LEAF_DAYS`].
+impl AuthoritySpec {
+    /// One named `name`, valid [`AUTHORITY_DAYS`], that signs leaves only.
     #[must_use]
-    pub fn server(sans: &[&str]) -> Self {
+    pub fn new(name: &str) -> Self {
         Self {
-            common_name: sans.first().copied().unwrap_or("server").to_owned(),
-            sans: sans.iter().map(|&san| san.to_owned()).collect(),
-            usage: Usage::Server,
-            validity: Validity::days(LEAF_DAYS),
+            name: name.to_owned(),
+            validity: Validity::days(AUTHORITY_DAYS),
+            key_type: KeyType::default(),
+            intermediates: 0,
         }
     }
 
-    /// A client named `common_name`. Valid [`LEAF_DAYS`].
-    #[must_use]
-    pub fn client(common_name: &str) -> Self {
-        Self {
-            common_name: common_name.to_owned(),
-            sans: Vec::new(),
-            usage: Usage::Client,
-            validity: Validity::days(LEAF_DAYS),
-        }
-    }
-
-    /// The same with these alternative names.
-    #[must_use]
-    pub fn with_sans(mut self, sans: &[&str]) -> Self {
-        self.sans = sans.iter().map(|&san| san.to_owned()).collect();
-        self
-    }
-
-    /// The same with this validity, also one that is over or yet to come.
+    /// The same with this validity.
     #[must_use]
     pub fn valid(mut self, validity: Validity) -> Self {
         self.validity = validity;
         self
     }
+
+    /// The same with this kind of key.
+    #[must_use]
+    pub fn with_key_type(mut self, key_type: KeyType) -> Self {
+        self.key_type = key_type;
+        self
+    }
+
+    /// The same with room for this many authorities between it and a leaf (RFC 5280's path length).
+    #[must_use]
+    pub fn with_intermediates(mut self, intermediates: u8) -> Self {
+        self.intermediates = intermediates;
+        self
+    }
+
+    fn params(&self) -> CertificateParams {
+        let mut params = params(&self.name, self.validity);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(self.intermediates));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params
+    }
 }
 
-/// A self-signed authority with its key.
+/// An authority with its key: self-signed, or signed by another.
 pub struct Authority {
     name: String,
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    /// What a leaf carries between itself and a root: this authority and those above it, unless they are roots.
+    intermediates: Vec<CertificateDer<'static>>,
+    validity: Validity,
+    /// Of the authorities below it, how many may stand above a leaf.
+    path_length: u8,
 }
 
 impl Authority {
@@ -127,7 +136,7 @@ impl Authority {
     ///
     /// [`IssueError::Make`] if the system gives no randomness.
     pub fn generate(name: &str) -> Result<Self, IssueError> {
-        Self::generate_valid(name, Validity::days(AUTHORITY_DAYS))
+        Self::create(&AuthoritySpec::new(name))
     }
 
     /// A new authority with a validity of its own.
@@ -136,19 +145,106 @@ impl Authority {
     ///
     /// As [`generate`](Self::generate).
     pub fn generate_valid(name: &str, validity: Validity) -> Result<Self, IssueError> {
-        let mut params = params(name, validity);
-        // No further authority below it: path length 0.
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let issuer = KeyPair::generate()
-            .and_then(|key| CertifiedIssuer::self_signed(params, key))
-            .map_err(|source| IssueError::Make {
-                subject: name.to_owned(),
-                source,
-            })?;
+        Self::create(&AuthoritySpec::new(name).valid(validity))
+    }
+
+    /// A new self-signed authority.
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn create(spec: &AuthoritySpec) -> Result<Self, IssueError> {
+        let params = spec.params();
+        let (certificate, key) = spec
+            .key_type
+            .generate()
+            .and_then(|key| Ok((params.self_signed(&key)?, key)))
+            .map_err(make(&spec.name))?;
+        Ok(Self {
+            name: spec.name.clone(),
+            issuer: Issuer::new(params, key),
+            certificate: certificate.der().clone(),
+            intermediates: Vec::new(),
+            validity: spec.validity,
+            path_length: spec.intermediates,
+        })
+    }
+
+    /// A new authority that this one signs, valid as long, with a P-256 key. Needs
+    /// [`with_intermediates`](AuthoritySpec::with_intermediates) above it.
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn issue_authority(&self, name: &str) -> Result<Self, IssueError> {
+        let path_length = self.path_length.saturating_sub(1);
+        let spec = AuthoritySpec::new(name)
+            .valid(self.validity)
+            .with_intermediates(path_length);
+        let mut params = spec.params();
+        params.use_authority_key_identifier_extension = true;
+        let (certificate, key) = spec
+            .key_type
+            .generate()
+            .and_then(|key| Ok((params.signed_by(&key, &self.issuer)?, key)))
+            .map_err(make(name))?;
+        let certificate = certificate.der().clone();
+        let mut intermediates = vec![certificate.clone()];
+        intermediates.extend(self.intermediates.iter().cloned());
+        Ok(Self {
+            name: name.to_owned(),
+            issuer: Issuer::new(params, key),
+            certificate,
+            intermediates,
+            validity: self.validity,
+            path_length,
+        })
+    }
+
+    /// An authority from its files: its certificate first, then what stands above it; the key in any form that
+    /// [`pem::private_key`] reads.
+    ///
+    /// # Errors
+    ///
+    /// [`IssueError::Authority`], also for a certificate that is no authority's or is out of date; [`IssueError::Make`]
+    /// for a key that TLS knows but that cannot sign certificates here.
+    pub fn load(certificate_file: &Path, key_file: &Path) -> Result<Self, IssueError> {
+        let identity = Identity::load(certificate_file, key_file).map_err(IssueError::Authority)?;
+        let not_an_authority = || {
+            IssueError::Authority(LoadError::NotAnAuthority {
+                file: certificate_file.to_owned(),
+            })
+        };
+        let certificate = identity.chain().first().ok_or_else(not_an_authority)?;
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| not_an_authority())?;
+        if !chain::uses(&parsed).authority {
+            return Err(not_an_authority());
+        }
+        let name = parsed.subject().iter_common_name().next();
+        let name = name
+            .and_then(|name| name.as_str().ok())
+            .unwrap_or("authority");
+        let path_length = parsed
+            .basic_constraints()
+            .ok()
+            .flatten()
+            .and_then(|constraints| constraints.value.path_len_constraint)
+            .map_or(u8::MAX, |length| u8::try_from(length).unwrap_or(u8::MAX));
+        let key = pem::private_key(key_file).map_err(IssueError::Authority)?;
+        let issuer = KeyPair::try_from(&key)
+            .and_then(|key| Issuer::from_ca_cert_der(certificate, key))
+            .map_err(make(name))?;
+        let intermediates = identity
+            .chain()
+            .iter()
+            .filter(|certificate| chain::issuer(certificate, &[]) != chain::Issuer::Itself);
         Ok(Self {
             name: name.to_owned(),
             issuer,
+            certificate: certificate.clone(),
+            intermediates: intermediates.cloned().collect(),
+            validity: dates::validity(&parsed),
+            path_length,
         })
     }
 
@@ -176,37 +272,50 @@ impl Authority {
     ///
     /// [`IssueError::Name`], [`IssueError::Make`].
     pub fn issue(&self, leaf: &Leaf) -> Result<Issued, IssueError> {
-        let mut params = params(&leaf.common_name, leaf.validity);
+        let mut params = params(&leaf.common_name, self.within(leaf.validity));
         for name in &leaf.sans {
-            // Given one by one, so that the error can say which.
-            let one = CertificateParams::new(vec![name.clone()])
-                .map_err(|_| IssueError::Name { name: name.clone() })?;
-            params.subject_alt_names.extend(one.subject_alt_names);
+            params.subject_alt_names.push(alternative_name(name)?);
         }
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match leaf.usage {
-            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-        }];
-        let (certificate, key) = KeyPair::generate()
+        params.extended_key_usages = match leaf.usage {
+            Usage::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Usage::Both => vec![
+                ExtendedKeyUsagePurpose::ServerAuth,
+                ExtendedKeyUsagePurpose::ClientAuth,
+            ],
+        };
+        let (certificate, key) = leaf
+            .key_type
+            .generate()
             .and_then(|key| Ok((params.signed_by(&key, &self.issuer)?, key)))
-            .map_err(|source| IssueError::Make {
-                subject: leaf.common_name.clone(),
-                source,
-            })?;
+            .map_err(make(&leaf.common_name))?;
+        let mut chain = vec![certificate.der().clone()];
+        chain.extend(self.intermediates.iter().cloned());
         Ok(Issued {
             subject: leaf.common_name.clone(),
-            certificate_pem: certificate.pem(),
-            certificate: certificate.der().clone(),
+            chain,
             key,
         })
     }
 
-    /// The authority's certificate as PEM: the CA bundle to give to peers.
+    /// The authority's certificate as PEM: the CA bundle to give to peers, if it is a root.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
-        self.issuer.pem()
+        encode(std::slice::from_ref(&self.certificate))
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        self.certificate.clone()
+    }
+
+    /// From when to when the authority is valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 
     /// The authority as roots, without a file.
@@ -215,7 +324,7 @@ impl Authority {
     ///
     /// None that an authority made here can meet.
     pub fn roots(&self) -> Result<Roots, LoadError> {
-        Roots::from_certificates(Path::new(&self.name), vec![self.issuer.der().clone()])
+        Roots::from_certificates(Path::new(&self.name), vec![self.certificate()])
     }
 
     /// Writes `<stem>.crt` and `<stem>.key` to an existing folder.
@@ -225,7 +334,20 @@ impl Authority {
     /// [`IssueError::Write`], also if one of them exists and `replace` is [`Replace::No`].
     pub fn write(&self, dir: &Path, stem: &str, replace: Replace) -> Result<Files, IssueError> {
         let key = self.issuer.key().serialize_pem();
-        write_pair(dir, stem, &self.issuer.pem(), &key, replace)
+        files::write_pair(
+            Files::named(dir, stem),
+            &self.certificate_pem(),
+            &key,
+            replace,
+        )
+    }
+
+    /// A leaf that outlives its authority misleads: it fails with its dates in order.
+    fn within(&self, validity: Validity) -> Validity {
+        Validity {
+            not_before: validity.not_before,
+            not_after: validity.not_after.min(self.validity.not_after),
+        }
     }
 }
 
@@ -237,83 +359,43 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// A signed leaf with its key.
-pub struct Issued {
-    subject: String,
-    certificate: CertificateDer<'static>,
-    certificate_pem: String,
-    key: KeyPair,
+fn make(subject: &str) -> impl FnOnce(rcgen::Error) -> IssueError {
+    let subject = subject.to_owned();
+    move |source| IssueError::Make { subject, source }
 }
 
-impl Issued {
-    /// The certificate as PEM.
-    #[must_use]
-    pub fn certificate_pem(&self) -> &str {
-        &self.certificate_pem
+/// A URI if it has a scheme with authority, a mail address if it has an `@`, else an IP address or DNS name.
+fn alternative_name(name: &str) -> Result<SanType, IssueError> {
+    let unfit = || IssueError::Name {
+        name: name.to_owned(),
+    };
+    if name.contains("://") {
+        return name.try_into().map(SanType::URI).map_err(|_| unfit());
     }
-
-    /// The key as PKCS#8 PEM. Secret.
-    #[must_use]
-    pub fn key_pem(&self) -> String {
-        self.key.serialize_pem()
+    if name.contains('@') {
+        return name
+            .try_into()
+            .map(SanType::Rfc822Name)
+            .map_err(|_| unfit());
     }
-
-    /// The certificate as DER, the whole chain: the authority is known to peers.
-    #[must_use]
-    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
-        vec![self.certificate.clone()]
-    }
-
-    /// The key as PKCS#8 DER. Secret.
-    #[must_use]
-    pub fn key(&self) -> PrivateKeyDer<'static> {
-        PrivatePkcs8KeyDer::from(self.key.serialize_der()).into()
-    }
-
-    /// The pair as an identity, without files. Dates are not looked at.
-    ///
-    /// # Errors
-    ///
-    /// None that a leaf made here can meet.
-    pub fn identity(&self) -> Result<Identity, LoadError> {
-        let name = Path::new(&self.subject);
-        Identity::from_parts(name, self.chain(), name, self.key())
-    }
-
-    /// Writes `<stem>.crt` and `<stem>.key` to an existing folder.
-    ///
-    /// # Errors
-    ///
-    /// [`IssueError::Write`], also if one of them exists and `replace` is [`Replace::No`].
-    pub fn write(&self, dir: &Path, stem: &str, replace: Replace) -> Result<Files, IssueError> {
-        write_pair(dir, stem, &self.certificate_pem, &self.key_pem(), replace)
-    }
+    // By rcgen's own reading, which tells addresses from names.
+    let params = CertificateParams::new(vec![name.to_owned()]).map_err(|_| unfit())?;
+    params
+        .subject_alt_names
+        .into_iter()
+        .next()
+        .ok_or_else(unfit)
 }
 
-impl fmt::Debug for Issued {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued")
-            .field("subject", &self.subject)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Where a pair was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
-    /// The certificate, mode 0644 less the umask.
-    pub certificate: PathBuf,
-    /// The key, mode 0600 less the umask.
-    pub key: PathBuf,
-}
-
-/// Whether a file that exists may be replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replace {
-    /// Yes, by rename: a reader sees the old file or the new one, whole.
-    Yes,
-    /// No, it is an error.
-    No,
+fn encode(certificates: &[CertificateDer<'_>]) -> String {
+    let config = ::pem::EncodeConfig::new().set_line_ending(LineEnding::LF);
+    certificates
+        .iter()
+        .map(|certificate| {
+            let block = Pem::new("CERTIFICATE", certificate.to_vec());
+            ::pem::encode_config(&block, config)
+        })
+        .collect()
 }
 
 fn params(common_name: &str, validity: Validity) -> CertificateParams {
@@ -327,58 +409,13 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
     params
 }
 
-fn write_pair(
-    dir: &Path,
-    stem: &str,
-    certificate_pem: &str,
-    key_pem: &str,
-    replace: Replace,
-) -> Result<Files, IssueError> {
-    let files = Files {
-        certificate: dir.join(format!("{stem}.crt")),
-        key: dir.join(format!("{stem}.key")),
-    };
-    // The key first: a certificate without its key is the harder half to explain.
-    write_file(&files.key, key_pem, 0o600, replace)?;
-    write_file(&files.certificate, certificate_pem, 0o644, replace)?;
-    Ok(files)
-}
-
-/// Creates `file` with `mode` from the start, so that a key is at no moment readable by others.
-fn write_file(file: &Path, text: &str, mode: u32, replace: Replace) -> Result<(), IssueError> {
-    let create = |path: &Path| {
-        let mut open = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path)?;
-        open.write_all(text.as_bytes())?;
-        open.sync_all()
-    };
-    let written = match replace {
-        Replace::No => create(file),
-        Replace::Yes => {
-            let mut fresh = file.as_os_str().to_owned();
-            fresh.push(".new");
-            let fresh = PathBuf::from(fresh);
-            // Left by a run that was cut off; with create_new it would be in the way for ever.
-            match fs::remove_file(&fresh) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => create(&fresh).and_then(|()| fs::rename(&fresh, file)),
-            }
-        }
-    };
-    written.map_err(|source| IssueError::Write {
-        file: file.to_owned(),
-        source,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::dates::Timestamp;
 
     #[test]
     fn a_key_file_is_readable_by_its_owner_alone() {
@@ -421,6 +458,37 @@ mod tests {
             .issue_server(&["ok.example", "ümlaut"])
             .unwrap_err();
         assert!(error.to_string().contains("ümlaut"), "{error}");
+    }
+
+    #[test]
+    fn an_authority_of_any_kind_of_key_signs_again_after_loading() {
+        let dir = tempfile::tempdir().unwrap();
+        for key_type in KeyType::ALL {
+            let spec = AuthoritySpec::new("test CA").with_key_type(key_type);
+            let made = Authority::create(&spec).unwrap();
+            let files = made
+                .write(dir.path(), key_type.name(), Replace::No)
+                .unwrap();
+            let loaded = Authority::load(&files.certificate, &files.key).unwrap();
+            assert_eq!(loaded.certificate_pem(), made.certificate_pem());
+            let chain = loaded.issue_client("a").unwrap().chain();
+            let roots = made.roots().unwrap();
+            crate::verify::client(&chain, &roots, Timestamp::now()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_loaded_intermediate_goes_into_the_chain_and_its_root_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Authority::create(&AuthoritySpec::new("root").with_intermediates(1)).unwrap();
+        let middle = root.issue_authority("middle").unwrap();
+        let files = middle.write(dir.path(), "ca", Replace::No).unwrap();
+        let both = middle.certificate_pem() + &root.certificate_pem();
+        fs::write(&files.certificate, both).unwrap();
+        let loaded = Authority::load(&files.certificate, &files.key).unwrap();
+        let chain = loaded.issue_client("a").unwrap().chain();
+        assert_eq!(chain[1..], [middle.certificate()]);
+        crate::verify::client(&chain, &root.roots().unwrap(), Timestamp::now()).unwrap();
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl fmt::Display for Peer {
     }
 }
 
-fn general_name(name: &GeneralName<'_>) -> Option<String> {
+pub(crate) fn general_name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(text) | GeneralName::URI(text) | GeneralName::RFC822Name(text) => {
             Some(printable(text))
@@ -107,7 +107,7 @@ fn general_name(name: &GeneralName<'_>) -> Option<String> {
 }
 
 /// `text` on one line of a log: bounded, control characters escaped.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .take(MAX_NAME_CHARS)
         .flat_map(|c| {

@@ -5,136 +5,31 @@
 //! Text between blocks, and blocks of other kinds, are skipped.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls_pki_types::pem::{self, PemObject, SectionKind};
+use rustls_pki_types::pem::{PemObject, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::dates::{self, Timestamp, Validity};
 
+mod error;
+
+pub use error::LoadError;
+
 /// Largest file that is read, in bytes. The CA bundle of a whole operating system is a fifth of it.
 pub const MAX_FILE_BYTES: usize = 1024 * 1024;
-
-/// Why a certificate, key or CA file cannot be used. Every variant names the file; the fault is the operator's.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// Missing, not permitted, or an I/O fault.
-    #[error("cannot read {}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// What the system says.
-        #[source]
-        source: io::Error,
-    },
-    /// A directory, socket, pipe or device. Refused before it is opened, since opening a pipe may wait for ever.
-    #[error("{} is not a regular file", file.display())]
-    NotAFile {
-        /// The path.
-        file: PathBuf,
-    },
-    /// Larger than [`MAX_FILE_BYTES`].
-    #[error("{} is larger than {max_bytes} bytes, which no certificate file is", file.display())]
-    TooLarge {
-        /// The file.
-        file: PathBuf,
-        /// The limit.
-        max_bytes: usize,
-    },
-    /// Nothing in it but white space.
-    #[error("{} is empty", file.display())]
-    Empty {
-        /// The file.
-        file: PathBuf,
-    },
-    /// Raw DER.
-    #[error("{} is DER, not PEM; convert it with `openssl x509 -inform der` or `openssl pkey -inform der`", file.display())]
-    Der {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A PEM block that is cut off, has a broken first line, or is not base64.
-    #[error("{} has a broken PEM block", file.display())]
-    Pem {
-        /// The file.
-        file: PathBuf,
-        /// What is broken.
-        #[source]
-        source: pem::Error,
-    },
-    /// No block of type CERTIFICATE.
-    #[error("no certificate in {}", file.display())]
-    NoCertificate {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A CERTIFICATE block whose content is not an X.509 certificate we can use.
-    #[error("certificate {position} in {} does not parse: {reason}", file.display())]
-    BadCertificate {
-        /// The file.
-        file: PathBuf,
-        /// Which CERTIFICATE block, from 1.
-        position: usize,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// No block of type PRIVATE KEY, EC PRIVATE KEY or RSA PRIVATE KEY.
-    #[error("no private key in {}", file.display())]
-    NoKey {
-        /// The file.
-        file: PathBuf,
-    },
-    /// The key is protected by a passphrase, which nobody could type here.
-    #[error("the private key in {} is encrypted; store it without a passphrase", file.display())]
-    EncryptedKey {
-        /// The file.
-        file: PathBuf,
-    },
-    /// The key block is malformed or of an algorithm that TLS does not use.
-    #[error("the private key in {} cannot be used", file.display())]
-    BadKey {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: rustls::Error,
-    },
-    /// Certificate and key are of different pairs.
-    #[error("the key in {} does not match the certificate in {}", key.display(), certificate.display())]
-    KeyMismatch {
-        /// The certificate file.
-        certificate: PathBuf,
-        /// The key file.
-        key: PathBuf,
-    },
-    /// A certificate of the chain is past its last day.
-    #[error("the certificate in {} expired, its last moment was {since}", file.display())]
-    Expired {
-        /// The file.
-        file: PathBuf,
-        /// Its `notAfter`.
-        since: Timestamp,
-    },
-    /// A certificate of the chain is before its first day; often a wrong clock.
-    #[error("the certificate in {} is not valid before {before}; check this machine's clock", file.display())]
-    NotYetValid {
-        /// The file.
-        file: PathBuf,
-        /// Its `notBefore`.
-        before: Timestamp,
-    },
-}
 
 /// The certificates that peers' chains must end in, from one CA bundle. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Roots {
     store: Arc<RootCertStore>,
+    certificates: Arc<[CertificateDer<'static>]>,
     validities: Vec<Validity>,
+    file: PathBuf,
 }
 
 impl Roots {
@@ -163,9 +58,9 @@ impl Roots {
         }
         let validities = validities(origin, &certificates)?;
         let mut store = RootCertStore::empty();
-        for (index, certificate) in certificates.into_iter().enumerate() {
+        for (index, certificate) in certificates.iter().enumerate() {
             store
-                .add(certificate)
+                .add(certificate.clone())
                 .map_err(|error| LoadError::BadCertificate {
                     file: origin.to_owned(),
                     position: index + 1,
@@ -174,8 +69,53 @@ impl Roots {
         }
         Ok(Self {
             store: Arc::new(store),
+            certificates: certificates.into(),
             validities,
+            file: origin.to_owned(),
         })
+    }
+
+    /// Whether some certificate is valid at `now`: with none, no peer can be verified.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Expired`] or [`LoadError::NotYetValid`] with the date of the one that was or will be valid nearest.
+    pub fn check_dates(&self, now: Timestamp) -> Result<(), LoadError> {
+        if self
+            .validities
+            .iter()
+            .any(|validity| validity.contains(now))
+        {
+            return Ok(());
+        }
+        let to_come = self.validities.iter().map(|validity| validity.not_before);
+        if let Some(before) = to_come.filter(|moment| *moment > now).min() {
+            return Err(LoadError::NotYetValid {
+                file: self.file.clone(),
+                before,
+            });
+        }
+        let past = self.validities.iter().map(|validity| validity.not_after);
+        match past.max() {
+            Some(since) => Err(LoadError::Expired {
+                file: self.file.clone(),
+                since,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// When the first of those that are still valid at `now` ends; without any, when the last did.
+    #[must_use]
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        let ends = || self.validities.iter().map(|validity| validity.not_after);
+        ends().filter(|end| *end >= now).min().or(ends().max())
+    }
+
+    /// The certificates, in the order of the file.
+    #[must_use]
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
     }
 
     /// When each certificate is valid, in the order of the file. Never empty.
@@ -195,7 +135,20 @@ impl Roots {
 ///
 /// Those of reading, [`LoadError::Pem`], [`LoadError::NoCertificate`], [`LoadError::BadCertificate`].
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
-    let certificates = CertificateDer::pem_slice_iter(&read(file)?)
+    certificates_in(file, &read(file)?)
+}
+
+/// As [`certificates`], from bytes already read; `file` is what errors name.
+///
+/// # Errors
+///
+/// As [`certificates`], less those of reading.
+pub fn certificates_in(
+    file: &Path,
+    bytes: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+    check_content(file, bytes)?;
+    let certificates = CertificateDer::pem_slice_iter(bytes)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| LoadError::Pem {
             file: file.to_owned(),
@@ -217,16 +170,25 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, LoadErr
 /// Those of reading, [`LoadError::Pem`], [`LoadError::NoKey`], [`LoadError::EncryptedKey`]. Whether the key works is seen
 /// by [`crate::Identity`], which needs the provider.
 pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadError> {
-    let bytes = read(file)?;
+    private_key_in(file, &read(file)?)
+}
+
+/// As [`private_key`], from bytes already read; `file` is what errors name.
+///
+/// # Errors
+///
+/// As [`private_key`], less those of reading.
+pub fn private_key_in(file: &Path, bytes: &[u8]) -> Result<PrivateKeyDer<'static>, LoadError> {
+    check_content(file, bytes)?;
     // Of both forms, PKCS#8's own label and the older header, neither is a key to the PEM reader.
-    if contains(&bytes, b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
-        || contains(&bytes, b"Proc-Type: 4,ENCRYPTED")
+    if contains(bytes, b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        || contains(bytes, b"Proc-Type: 4,ENCRYPTED")
     {
         return Err(LoadError::EncryptedKey {
             file: file.to_owned(),
         });
     }
-    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&bytes) {
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(bytes) {
         let (kind, der) = section.map_err(|source| LoadError::Pem {
             file: file.to_owned(),
             source,
@@ -264,7 +226,7 @@ pub(crate) fn validities(
 }
 
 /// The whole of a regular file of at most [`MAX_FILE_BYTES`], symlinks followed (a mounted Secret is one).
-fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
     let unreadable = |source| LoadError::Read {
         file: file.to_owned(),
         source,
@@ -286,6 +248,11 @@ fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
             max_bytes: MAX_FILE_BYTES,
         });
     }
+    Ok(bytes)
+}
+
+/// Refuses what needs another word than "no certificate in it".
+fn check_content(file: &Path, bytes: &[u8]) -> Result<(), LoadError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(LoadError::Empty {
             file: file.to_owned(),
@@ -297,7 +264,7 @@ fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
             file: file.to_owned(),
         });
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

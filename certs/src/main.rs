@@ -1,15 +1,14 @@
-//! `certs`: makes the certificates of a first cluster, and shows what is in a certificate file.
+//! `certs`: makes and renews the certificates of a cluster, shows what is in a certificate file, and says whether the other
+//! side would accept it.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use certs::issue::{Authority, Replace};
 use clap::{Parser, Subcommand};
 
-mod inspect;
+mod command;
+
+use command::{init, inspect, issue, verify};
 
 #[derive(Debug, Parser)]
 #[command(name = "certs", version, about = "Certificates for Adit")]
@@ -24,42 +23,26 @@ enum Command {
     ///
     /// Files: ca.crt and ca.key (the authority; keep ca.key away from the cluster), server.crt and server.key (both
     /// listeners of the proxy-server), agent.crt and agent.key, apiserver.crt and apiserver.key (kube-apiserver as
-    /// client of the proxy-server). Keys are ECDSA P-256 with mode 0600.
-    Init(Init),
-    /// Show names, dates, key and usage of every certificate in a PEM file.
-    Inspect {
-        /// The PEM file.
-        file: PathBuf,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-struct Init {
-    /// Where to write; made if it is missing.
-    #[arg(long)]
-    dir: PathBuf,
-    /// A DNS name or IP address under which agents or kube-apiserver reach the proxy-server. Give one or more, by commas
-    /// or by repeating the flag.
-    #[arg(long = "server-san", required = true, value_delimiter = ',')]
-    server_sans: Vec<String>,
-    /// Common name of the authority.
-    #[arg(long, default_value = "adit CA")]
-    ca_name: String,
-    /// Common name in the agents' certificate.
-    #[arg(long, default_value = "system:konnectivity-agent")]
-    agent_name: String,
-    /// Common name in kube-apiserver's client certificate.
-    #[arg(long, default_value = "kube-apiserver")]
-    apiserver_name: String,
-    /// Replace files that exist. The old authority is then gone, and with it trust in what it signed.
-    #[arg(long)]
-    force: bool,
+    /// client of the proxy-server). Keys have mode 0600.
+    Init(init::Init),
+    /// Make one more certificate, signed by an authority in files.
+    Issue(issue::Issue),
+    /// Make a certificate anew, with a new key: same names, usage, kind of key and length of validity as before.
+    Renew(issue::Renew),
+    /// Show names, dates, key, usage, issuer and possible roles of every certificate in a PEM file.
+    Inspect(inspect::Inspect),
+    /// Check whether the other side accepts a certificate. Exit code 0 if so, else 1 and the reason.
+    #[command(subcommand)]
+    Verify(verify::Verify),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Init(init) => run_init(&init),
-        Command::Inspect { file } => inspect::run(&file),
+        Command::Init(init) => init.run(),
+        Command::Issue(issue) => issue.run(),
+        Command::Renew(renew) => renew.run(),
+        Command::Inspect(inspect) => inspect.run(),
+        Command::Verify(verify) => verify.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,62 +52,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn run_init(init: &Init) -> anyhow::Result<()> {
-    let replace = if init.force {
-        Replace::Yes
-    } else {
-        refuse_existing(&init.dir)?;
-        Replace::No
-    };
-    // All made before the first is written: a bad name leaves no half set behind.
-    let sans: Vec<_> = init.server_sans.iter().map(String::as_str).collect();
-    let authority = Authority::generate(&init.ca_name)?;
-    let server = authority.issue_server(&sans).context("--server-san")?;
-    let agent = authority.issue_client(&init.agent_name)?;
-    let apiserver = authority.issue_client(&init.apiserver_name)?;
-
-    fs::create_dir_all(&init.dir)
-        .with_context(|| format!("make the folder {}", init.dir.display()))?;
-    let mut out = io::stdout().lock();
-    for (files, what) in [
-        (authority.write(&init.dir, "ca", replace)?, "authority"),
-        (
-            server.write(&init.dir, "server", replace)?,
-            "proxy-server, both listeners",
-        ),
-        (
-            agent.write(&init.dir, "agent", replace)?,
-            "proxy-agent, client",
-        ),
-        (
-            apiserver.write(&init.dir, "apiserver", replace)?,
-            "kube-apiserver, client",
-        ),
-    ] {
-        writeln!(
-            out,
-            "{}  {}  ({what})",
-            files.certificate.display(),
-            files.key.display()
-        )?;
-    }
-    Ok(())
-}
-
-/// Looks for all files before any is written, so that a refusal changes nothing.
-fn refuse_existing(dir: &Path) -> anyhow::Result<()> {
-    for stem in ["ca", "server", "agent", "apiserver"] {
-        for extension in ["crt", "key"] {
-            let file = dir.join(format!("{stem}.{extension}"));
-            if file.symlink_metadata().is_ok() {
-                bail!(
-                    "{} exists; choose another --dir, or --force to replace what is there",
-                    file.display()
-                );
-            }
-        }
-    }
-    Ok(())
 }

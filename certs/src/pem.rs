@@ -26,14 +26,14 @@ pub const MAX_FILE_BYTES: usize = 1024 * 1024;
 /// The certificates that peers' chains must end in, from one CA bundle. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    store: Arc<RootCertStore>,
     certificates: Arc<[CertificateDer<'static>]>,
     validities: Vec<Validity>,
     file: PathBuf,
 }
 
 impl Roots {
-    /// Reads a CA bundle. A bundle may hold a certificate that has expired, as it may with Go: it only never verifies.
+    /// Reads a CA bundle. A bundle may hold certificates that are out of date, as it may with Go: a configuration made of
+    /// it trusts those alone that are valid when it is made, since webpki does not look at the dates of a root.
     ///
     /// # Errors
     ///
@@ -57,6 +57,7 @@ impl Roots {
             });
         }
         let validities = validities(origin, &certificates)?;
+        // Only to prove that each can be a root.
         let mut store = RootCertStore::empty();
         for (index, certificate) in certificates.iter().enumerate() {
             store
@@ -68,7 +69,6 @@ impl Roots {
                 })?;
         }
         Ok(Self {
-            store: Arc::new(store),
             certificates: certificates.into(),
             validities,
             file: origin.to_owned(),
@@ -124,8 +124,28 @@ impl Roots {
         &self.validities
     }
 
-    pub(crate) fn store(&self) -> Arc<RootCertStore> {
-        Arc::clone(&self.store)
+    /// Those that are valid at `now`, as rustls takes them.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_dates`](Self::check_dates): with none there is no verifier.
+    pub(crate) fn store_at(&self, now: Timestamp) -> Result<Arc<RootCertStore>, LoadError> {
+        self.check_dates(now)?;
+        let both = self.certificates.iter().zip(&self.validities);
+        let valid = both.filter(|(_, validity)| validity.contains(now));
+        let mut store = RootCertStore::empty();
+        // Each was taken when the bundle was loaded.
+        store.add_parsable_certificates(valid.map(|(certificate, _)| certificate.clone()));
+        Ok(Arc::new(store))
+    }
+
+    /// The next moment after `now` at which one of them becomes valid or ceases to be.
+    pub(crate) fn next_turn(&self, now: Timestamp) -> Option<Timestamp> {
+        let turns = self
+            .validities
+            .iter()
+            .flat_map(|validity| [validity.not_before, validity.not_after.plus_seconds(1)]);
+        turns.filter(|turn| *turn > now).min()
     }
 }
 
@@ -253,6 +273,15 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
 
 /// Refuses what needs another word than "no certificate in it".
 fn check_content(file: &Path, bytes: &[u8]) -> Result<(), LoadError> {
+    // UTF-8's and both of UTF-16. A first line behind one is no first line: its block would be skipped.
+    if [&b"\xef\xbb\xbf"[..], b"\xff\xfe", b"\xfe\xff"]
+        .iter()
+        .any(|mark| bytes.starts_with(mark))
+    {
+        return Err(LoadError::ByteOrderMark {
+            file: file.to_owned(),
+        });
+    }
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(LoadError::Empty {
             file: file.to_owned(),

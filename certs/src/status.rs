@@ -79,8 +79,8 @@ impl FileStatus {
         &self.state
     }
 
-    /// When what is in use expires: the first certificate of a chain; of a CA bundle the first of those that were valid when it
-    /// was loaded. `None` for keys and tokens.
+    /// When what is in use expires: the first certificate of a chain; of a CA bundle the first of those that are valid. `None`
+    /// for keys and tokens.
     #[must_use]
     pub fn not_after(&self) -> Option<Timestamp> {
         self.not_after

@@ -7,11 +7,15 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    version,
+};
 
+use crate::dates::Timestamp;
 use crate::identity::Identity;
 use crate::options::TlsOptions;
-use crate::pem::Roots;
+use crate::pem::{LoadError, Roots};
 
 /// ALPN of agent listeners: gRPC only, and grpc-go insists on it (wire-protocol.md T2).
 pub const ALPN_AGENT: &[&[u8]] = &[b"h2"];
@@ -27,6 +31,9 @@ pub enum ConfigError {
     /// No verifier for peers' certificates can be made from the roots.
     #[error("make a certificate verifier from the CA bundle")]
     Verifier(#[source] VerifierBuilderError),
+    /// No certificate of the CA bundle is in date.
+    #[error("use the CA bundle")]
+    Roots(#[source] LoadError),
     /// rustls refused the combination.
     #[error("make a TLS configuration")]
     Tls(#[source] rustls::Error),
@@ -44,12 +51,24 @@ pub enum ConfigError {
 ///
 /// # Errors
 ///
-/// [`ConfigError`]; not reachable with an [`Identity`] and [`Roots`] that loaded, short of a lack of randomness.
+/// [`ConfigError::Roots`] if no certificate of `client_ca` is in date; the others are not reachable with an [`Identity`] and
+/// [`Roots`] that loaded, short of a lack of randomness.
 pub fn server_config(
     identity: &Identity,
     client_ca: Option<&Roots>,
     alpn: &[&[u8]],
     options: &TlsOptions,
+) -> Result<Arc<ServerConfig>, ConfigError> {
+    server_config_at(identity, client_ca, alpn, options, Timestamp::now())
+}
+
+/// As [`server_config`], with the roots that are valid at `now`.
+pub(crate) fn server_config_at(
+    identity: &Identity,
+    client_ca: Option<&Roots>,
+    alpn: &[&[u8]],
+    options: &TlsOptions,
+    now: Timestamp,
 ) -> Result<Arc<ServerConfig>, ConfigError> {
     let provider = provider_with(options);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -57,7 +76,7 @@ pub fn server_config(
         .map_err(ConfigError::Tls)?;
     let builder = match client_ca {
         Some(roots) => builder.with_client_cert_verifier(
-            WebPkiClientVerifier::builder_with_provider(roots.store(), provider)
+            WebPkiClientVerifier::builder_with_provider(store(roots, now)?, provider)
                 .build()
                 .map_err(ConfigError::Verifier)?,
         ),
@@ -78,16 +97,28 @@ pub fn server_config(
 ///
 /// # Errors
 ///
-/// [`ConfigError`]; not reachable with [`Roots`] and an [`Identity`] that loaded.
+/// [`ConfigError::Roots`] if no certificate of `roots` is in date; the others are not reachable with [`Roots`] and an
+/// [`Identity`] that loaded.
 pub fn client_config(
     roots: &Roots,
     identity: Option<&Identity>,
     alpn: &[&[u8]],
     options: &TlsOptions,
 ) -> Result<Arc<ClientConfig>, ConfigError> {
+    client_config_at(roots, identity, alpn, options, Timestamp::now())
+}
+
+/// As [`client_config`], with the roots that are valid at `now`.
+pub(crate) fn client_config_at(
+    roots: &Roots,
+    identity: Option<&Identity>,
+    alpn: &[&[u8]],
+    options: &TlsOptions,
+    now: Timestamp,
+) -> Result<Arc<ClientConfig>, ConfigError> {
     let provider = provider_with(options);
     let verifier =
-        WebPkiServerVerifier::builder_with_provider(roots.store(), Arc::clone(&provider))
+        WebPkiServerVerifier::builder_with_provider(store(roots, now)?, Arc::clone(&provider))
             .build()
             .map_err(ConfigError::Verifier)?;
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -101,6 +132,10 @@ pub fn client_config(
     };
     config.alpn_protocols = owned(alpn);
     Ok(Arc::new(config))
+}
+
+fn store(roots: &Roots, now: Timestamp) -> Result<Arc<RootCertStore>, ConfigError> {
+    roots.store_at(now).map_err(ConfigError::Roots)
 }
 
 /// aws-lc-rs with every suite we use, in our order.

@@ -27,8 +27,8 @@ pub enum VerifyError {
     #[error("there is no certificate")]
     Empty,
     /// No verifier came out of the CA bundle.
-    #[error("use the CA bundle")]
-    Roots(#[source] ConfigError),
+    #[error(transparent)]
+    Roots(ConfigError),
     /// No path from the certificate to the CA bundle.
     #[error(
         "the chain does not end in the CA bundle: it is of another authority, or an intermediate is missing behind the certificate"
@@ -91,10 +91,12 @@ pub fn server(
         host: host.to_owned(),
     })?;
     let (own, intermediates) = chain.split_first().ok_or(VerifyError::Empty)?;
-    let verifier =
-        WebPkiServerVerifier::builder_with_provider(roots.store(), Arc::new(tls::provider()))
-            .build()
-            .map_err(|error| VerifyError::Roots(ConfigError::Verifier(error)))?;
+    let store = roots
+        .store_at(now)
+        .map_err(|error| VerifyError::Roots(ConfigError::Roots(error)))?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(store, Arc::new(tls::provider()))
+        .build()
+        .map_err(|error| VerifyError::Roots(ConfigError::Verifier(error)))?;
     verifier
         .verify_server_cert(own, intermediates, &name, &[], unix_time(now))
         .map(|_| ())
@@ -112,10 +114,12 @@ pub fn client(
     now: Timestamp,
 ) -> Result<(), VerifyError> {
     let (own, intermediates) = chain.split_first().ok_or(VerifyError::Empty)?;
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots.store(), Arc::new(tls::provider()))
-            .build()
-            .map_err(|error| VerifyError::Roots(ConfigError::Verifier(error)))?;
+    let store = roots
+        .store_at(now)
+        .map_err(|error| VerifyError::Roots(ConfigError::Roots(error)))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(store, Arc::new(tls::provider()))
+        .build()
+        .map_err(|error| VerifyError::Roots(ConfigError::Verifier(error)))?;
     verifier
         .verify_client_cert(own, intermediates, unix_time(now))
         .map(|_| ())
@@ -227,8 +231,29 @@ mod tests {
     }
 
     #[test]
+    fn a_root_that_is_out_of_date_verifies_nobody() {
+        let over = crate::Validity::over();
+        let old = Authority::generate_valid("old", over).unwrap().uncapped();
+        let young = Authority::generate("young").unwrap();
+        let chain = old.issue_client("a").unwrap().chain();
+        let both = vec![young.certificate(), old.certificate()];
+        let both = Roots::from_certificates("ca.crt".as_ref(), both).unwrap();
+        let error = client(&chain, &both, now()).unwrap_err();
+        assert!(matches!(error, VerifyError::UnknownIssuer), "{error:?}");
+        let error = client(&chain, &old.roots().unwrap(), now()).unwrap_err();
+        assert!(matches!(error, VerifyError::Roots(_)), "{error:?}");
+        // As long as it was in date, it did.
+        let mixed = old.issue(&Leaf::client("a").valid(over)).unwrap().chain();
+        client(&mixed, &both, over.not_after).unwrap();
+    }
+
+    #[test]
     fn dates_count_at_the_moment_asked_for() {
-        let authority = Authority::generate("CA").unwrap();
+        let validity = crate::Validity {
+            not_before: now().plus_days(-1),
+            not_after: now().plus_days(1000),
+        };
+        let authority = Authority::generate_valid("CA", validity).unwrap();
         let roots = authority.roots().unwrap();
         let leaf = Leaf::client("a");
         let chain = authority.issue(&leaf).unwrap().chain();

@@ -204,6 +204,23 @@ fn windows_line_ends_and_a_missing_last_line_end_are_fine() {
 }
 
 #[test]
+fn a_byte_order_mark_is_named_since_the_first_block_would_be_lost_behind_it() {
+    let folder = Folder::new();
+    let pem = folder.authority.certificate_pem();
+    let file = folder.file("ca.crt", format!("\u{feff}{pem}{pem}"));
+    let error = Roots::load(&file).unwrap_err();
+    names(&error, &file);
+    assert!(matches!(error, LoadError::ByteOrderMark { .. }), "{error}");
+    let utf16: Vec<_> = format!("\u{feff}{pem}")
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let file = folder.file("utf16.crt", utf16);
+    let error = folder.load_certificate(&file);
+    assert!(matches!(error, LoadError::ByteOrderMark { .. }), "{error}");
+}
+
+#[test]
 fn a_certificate_block_that_does_not_parse_refuses_the_bundle_with_its_position() {
     let folder = Folder::new();
     let good = folder.authority.certificate_pem();

@@ -42,6 +42,12 @@ pub enum LoadError {
         /// The file.
         file: PathBuf,
     },
+    /// A byte order mark ahead of the text, as some editors put it there.
+    #[error("{} begins with a byte order mark; save it as plain ASCII", file.display())]
+    ByteOrderMark {
+        /// The file.
+        file: PathBuf,
+    },
     /// Raw DER.
     #[error("{} is DER, not PEM; convert it with `openssl x509 -inform der` or `openssl pkey -inform der`", file.display())]
     Der {

@@ -29,6 +29,8 @@ pub(super) struct Watched<R: Recipe> {
     /// What the product in use was made of. Holds key bytes, as the product does.
     good: Vec<Vec<u8>>,
     files: Vec<FileStatus>,
+    /// When to make the product anew of `good`.
+    until: Option<Timestamp>,
     /// What the last poll read, unless that was `good`.
     seen: Option<Seen>,
 }
@@ -59,6 +61,7 @@ impl<R: Recipe> Watched<R> {
             published,
             good,
             files: paths.iter().map(|file| FileStatus::new(file)).collect(),
+            until: None,
             seen: None,
         };
         set.note(proof.facts);
@@ -67,6 +70,7 @@ impl<R: Recipe> Watched<R> {
 
     /// Keeps what is known of the files' content, and warns of what is odd and was not before.
     fn note(&mut self, facts: Vec<Facts>) {
+        self.until = facts.iter().filter_map(|facts| facts.until).min();
         for (status, facts) in self.files.iter_mut().zip(facts) {
             for note in &facts.notes {
                 if !status.notes.contains(note) {
@@ -89,6 +93,23 @@ impl<R: Recipe> Watched<R> {
     fn is_good(&self, reading: &Reading) -> bool {
         let mut both = reading.iter().zip(&self.good);
         both.all(|(read, good)| read.as_ref() == Ok(good))
+    }
+
+    /// The same content means something else once a root begins or ends.
+    fn remake_if_due(&mut self, now: Timestamp) {
+        if self.until.is_none_or(|until| now < until) {
+            return;
+        }
+        self.until = None;
+        match self.recipe.make(&self.good, now) {
+            Ok(proof) => {
+                self.note(proof.facts);
+                self.published.send_replace(proof.product);
+            }
+            // The last root ended, or the own certificate before it. There is nothing better to use: peers whose
+            // certificates outlive their root stay accepted until new files come.
+            Err(error) => warn!("files in use are no longer good: {}", in_full(&error)),
+        }
     }
 
     /// Whether `reading` is worth a try: at rest, or restless for long.
@@ -165,6 +186,7 @@ impl<R: Recipe> Set for Watched<R> {
         let reading = self.read();
         if self.is_good(&reading) {
             self.seen = None;
+            self.remake_if_due(now);
             for status in &mut self.files {
                 if status.state != FileState::Fresh {
                     status.state = FileState::Fresh;

@@ -19,6 +19,8 @@ pub(crate) struct Facts {
     pub(crate) not_after: Option<Timestamp>,
     /// What is odd about it.
     pub(crate) notes: Vec<String>,
+    /// When the product should be made anew of the same content: a root becomes valid or ceases to be.
+    pub(crate) until: Option<Timestamp>,
 }
 
 /// A product whose making proved the contents it was made of.
@@ -71,6 +73,7 @@ fn roots(file: &Path, bytes: &[u8], now: Timestamp) -> Result<(Roots, Facts), Lo
     let mut facts = Facts {
         not_after: roots.next_expiry(now),
         notes: Vec::new(),
+        until: roots.next_turn(now),
     };
     if out_of_date > 0 {
         facts.notes.push(format!(
@@ -139,9 +142,15 @@ impl Recipe for ServerRecipe {
         let own = Facts {
             not_after: identity.not_after(),
             notes: notes(identity.review_as_server(client_ca))?,
+            until: None,
         };
-        let product =
-            tls::server_config(&identity, client_ca, &borrowed(&self.alpn), &self.options)?;
+        let product = tls::server_config_at(
+            &identity,
+            client_ca,
+            &borrowed(&self.alpn),
+            &self.options,
+            now,
+        )?;
         let mut facts = vec![own, Facts::default()];
         facts.extend(ca.map(|(_, facts)| facts));
         Ok(Proof { product, facts })
@@ -195,12 +204,13 @@ impl Recipe for ClientRecipe {
             let own_facts = Facts {
                 not_after: own.not_after(),
                 notes: notes(own.review_as_client(Some(&roots)))?,
+                until: None,
             };
             facts.extend([own_facts, Facts::default()]);
             identity = Some(own);
         }
         let alpn = borrowed(&self.alpn);
-        let product = tls::client_config(&roots, identity.as_ref(), &alpn, &self.options)?;
+        let product = tls::client_config_at(&roots, identity.as_ref(), &alpn, &self.options, now)?;
         Ok(Proof { product, facts })
     }
 }

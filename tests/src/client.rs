@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::timeout,
+};
 
 pub use connect::DialAnswer;
 pub use endpoint::{Endpoint, Io, Socket};
@@ -138,7 +141,7 @@ impl Client {
                 inner: Inner::Grpc(Box::new(stream)),
             });
         }
-        let socket = self.connect().await.map_err(DialFailure::Connect)?;
+        let socket = self.reach().await?;
         let socket = connect::dial(socket, target, self.patience).await?;
         Ok(Stream {
             inner: Inner::Raw(socket),
@@ -150,8 +153,16 @@ impl Client {
     /// # Errors
     /// If the server is not there, or speaks no HTTP/2.
     pub async fn open(&self) -> Result<Connection, DialFailure> {
-        let socket = self.connect().await.map_err(DialFailure::Connect)?;
+        let socket = self.reach().await?;
         Connection::open(socket, self.frontend.is_uds()).await
+    }
+
+    /// Connects as [`connect`](Self::connect), but not for ever: the kernel accepts for a server that has stopped to.
+    async fn reach(&self) -> Result<Socket, DialFailure> {
+        match timeout(self.patience, self.connect()).await {
+            Ok(outcome) => outcome.map_err(DialFailure::Connect),
+            Err(_) => Err(DialFailure::NoAnswer(self.patience)),
+        }
     }
 }
 

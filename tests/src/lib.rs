@@ -17,3 +17,20 @@ pub mod exchange;
 pub mod harness;
 pub mod payload;
 pub mod targets;
+
+/// Writes a line for whoever runs the tests: a figure that is measured and not asserted, or what was skipped and why. Shown for
+/// a test that fails, and for all with `--nocapture`. Takes what `format!` takes.
+#[macro_export]
+macro_rules! say {
+    ($($what:tt)*) => { $crate::say_line(&::std::format!($($what)*)) };
+}
+
+/// What [`say!`] ends in.
+#[doc(hidden)]
+#[expect(
+    clippy::print_stderr,
+    reason = "the test runner captures it and shows it for a test that fails"
+)]
+pub fn say_line(line: &str) {
+    eprintln!("{line}");
+}

@@ -8,6 +8,7 @@ use e2e::{
     exchange::dial_and_echo,
     harness::{Cluster, PATIENCE},
     payload::{Payload, Received},
+    say,
     targets::Target,
 };
 use tokio::{io::AsyncWriteExt, sync::mpsc, task::JoinSet, time::timeout};
@@ -49,7 +50,7 @@ async fn a_thousand_transfers_that_end_with_a_close_are_whole() -> Result<()> {
         while let Some(worker) = workers.join_next().await {
             bytes += worker?.with_context(|| frontend.to_string())?;
         }
-        eprintln!("{frontend}: {TRANSFERS} of {TRANSFERS} transfers whole, {bytes} bytes");
+        say!("{frontend}: {TRANSFERS} of {TRANSFERS} transfers whole, {bytes} bytes");
         cluster.settle(before).await?;
     }
     Ok(())

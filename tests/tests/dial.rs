@@ -7,6 +7,7 @@ use e2e::{
     client::{Client, DialFailure, Frontend, Stream},
     exchange::{dial_and_echo, echo},
     harness::{Cluster, PATIENCE, eventually, metric},
+    say,
     targets::{BlackHole, Target, refusing},
 };
 use rustix::process::Signal;
@@ -50,7 +51,7 @@ async fn targets_are_dialled_by_address_and_by_name() -> Result<()> {
     let v6 = match TcpListener::bind("[::1]:0") {
         Ok(_) => Some(Target::echo_on("::1").await?),
         Err(error) => {
-            eprintln!("skipped: targets over IPv6, this host has none: {error}");
+            say!("skipped: targets over IPv6, this host has none: {error}");
             None
         }
     };

@@ -11,6 +11,7 @@ use e2e::{
     client::{Client, DialFailure, Frontend},
     exchange::echo,
     harness::Cluster,
+    say,
     targets::Target,
 };
 use tokio::{
@@ -94,7 +95,7 @@ async fn every_greeting_comes_whole(frontend: Frontend) -> Result<()> {
         })
         .await?;
     beat.abort();
-    eprintln!(
+    say!(
         "{frontend}: {DIALS} of {DIALS} greetings came whole; {} dials were repeated, as this process stood still",
         repeated.get()
     );

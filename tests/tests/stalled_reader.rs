@@ -9,6 +9,7 @@ use e2e::{
     client::{Client, Frontend},
     exchange::{dial_and_echo, echo},
     harness::{Cluster, PATIENCE},
+    say,
     targets::Target,
 };
 use hdrhistogram::Histogram;
@@ -83,7 +84,7 @@ async fn a_stalled_client_costs_the_others_nothing(frontend: Frontend) -> Result
         .process()
         .resident_kib()?
         .saturating_sub(agent_kib);
-    eprintln!("{frontend}: memory grew by {server_kib} KiB (server), {agent_kib} KiB (agent)");
+    say!("{frontend}: memory grew by {server_kib} KiB (server), {agent_kib} KiB (agent)");
     ensure!(server_kib < MAX_GROWTH_KIB && agent_kib < MAX_GROWTH_KIB);
 
     // All that has been kept for them, and then an end or more: none of it may hang.
@@ -94,7 +95,7 @@ async fn a_stalled_client_costs_the_others_nothing(frontend: Frontend) -> Result
         let read = timeout(PATIENCE, copy(&mut rest, &mut sink()))
             .await
             .context("a reader that stalled and reads again gets nothing")?;
-        eprintln!("{frontend}: a stalled reader then got {read:?}");
+        say!("{frontend}: a stalled reader then got {read:?}");
     }
     cluster.settle(before).await
 }
@@ -142,7 +143,7 @@ async fn exchanges(client: &Client, target: &Target, time: Duration) -> Result<H
 }
 
 fn print(what: &str, times: &Histogram<u64>) {
-    eprintln!(
+    say!(
         "{what}: {} echoes on {OTHERS} connections, p50 {} us, p99 {} us, slowest {} us",
         times.len(),
         times.value_at_quantile(0.5),
@@ -195,7 +196,7 @@ async fn a_target_that_never_reads_holds_back_its_own_client_only() -> Result<()
             .process()
             .resident_kib()?
             .saturating_sub(agent_kib);
-        eprintln!(
+        say!(
             "{frontend}: {pushed} bytes were taken for a target that never reads ({end}); memory grew by {server_kib} KiB (server), {agent_kib} KiB (agent)"
         );
         ensure!(pushed < 64 * 1024 * 1024, "all was taken in");

@@ -1,6 +1,6 @@
 //! What cannot work is refused at the start: with exit code 1, and with the flag and the file in the message.
 
-use std::{fs, net::TcpListener, path::PathBuf, sync::Arc};
+use std::{fs, net::TcpListener, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use certs::{
@@ -309,7 +309,7 @@ async fn a_socket_that_nobody_serves_is_replaced_unless_forbidden() -> Result<()
     Ok(())
 }
 
-fn leave_stale(mut server: Server, socket: &PathBuf) -> Result<()> {
+fn leave_stale(mut server: Server, socket: &Path) -> Result<()> {
     server.process().kill()?;
     ensure!(socket.exists(), "SIGKILL leaves the file behind");
     Ok(())

@@ -261,9 +261,9 @@ impl Drop for Process {
             let shown = lines
                 .get(lines.len().saturating_sub(SHOWN_LINES)..)
                 .unwrap_or_default();
-            report(&format!("--- end of the log of {}:", self.name));
+            crate::say!("--- end of the log of {}:", self.name);
             for line in shown {
-                report(line);
+                crate::say_line(line);
             }
         }
     }
@@ -279,12 +279,4 @@ fn keep(stderr: ChildStderr, log: Arc<Mutex<Log>>) -> impl FnOnce() {
                 .push(line);
         }
     }
-}
-
-#[expect(
-    clippy::print_stderr,
-    reason = "the test runner captures it and shows it for a test that fails"
-)]
-fn report(line: &str) {
-    eprintln!("{line}");
 }

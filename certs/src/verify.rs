@@ -8,8 +8,11 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use crate::dates::Timestamp;
+use crate::describe;
 use crate::pem::Roots;
 use crate::tls::{self, ConfigError};
 
@@ -50,7 +53,7 @@ pub enum VerifyError {
     Name {
         /// The host asked for.
         host: String,
-        /// The names it holds, as verification sees them.
+        /// The names it holds.
         names: Vec<String>,
     },
     /// The extended key usage leaves this use out.
@@ -100,7 +103,7 @@ pub fn server(
     verifier
         .verify_server_cert(own, intermediates, &name, &[], unix_time(now))
         .map(|_| ())
-        .map_err(|error| refusal(error, "serving (serverAuth)", host))
+        .map_err(|error| refusal(error, own, "serving (serverAuth)", host))
 }
 
 /// Whether a server with `roots` as client authorities accepts a client with `chain` at `now`.
@@ -123,7 +126,7 @@ pub fn client(
     verifier
         .verify_client_cert(own, intermediates, unix_time(now))
         .map(|_| ())
-        .map_err(|error| refusal(error, "clients (clientAuth)", ""))
+        .map_err(|error| refusal(error, own, "clients (clientAuth)", ""))
 }
 
 fn unix_time(now: Timestamp) -> UnixTime {
@@ -131,7 +134,12 @@ fn unix_time(now: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-fn refusal(error: rustls::Error, wanted: &'static str, host: &str) -> VerifyError {
+fn refusal(
+    error: rustls::Error,
+    own: &CertificateDer<'_>,
+    wanted: &'static str,
+    host: &str,
+) -> VerifyError {
     let rustls::Error::InvalidCertificate(reason) = &error else {
         return VerifyError::Refused(error);
     };
@@ -142,13 +150,14 @@ fn refusal(error: rustls::Error, wanted: &'static str, host: &str) -> VerifyErro
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             VerifyError::NotYetValid
         }
-        CertificateError::NotValidForNameContext { presented, .. } => VerifyError::Name {
-            host: host.to_owned(),
-            names: presented
-                .iter()
-                .map(|name| crate::peer::printable(name))
-                .collect(),
-        },
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            let parsed = X509Certificate::from_der(own);
+            VerifyError::Name {
+                host: host.to_owned(),
+                names: parsed
+                    .map_or_else(|_| Vec::new(), |(_, own)| describe::issuable_names(&own)),
+            }
+        }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             VerifyError::Usage { wanted }
         }
@@ -178,7 +187,12 @@ mod tests {
             let error = server(&chain, host, &roots, now()).unwrap_err();
             assert!(matches!(error, VerifyError::Name { .. }), "{error:?}");
             let text = error.to_string();
-            assert!(text.contains(host) && text.contains("a.example"), "{text}");
+            assert!(
+                text.ends_with(&format!(
+                    "for {host}; its names are a.example, 192.0.2.7, ::1"
+                )),
+                "{text}"
+            );
         }
         let error = server(&chain, "no host", &roots, now()).unwrap_err();
         assert!(matches!(error, VerifyError::Host { .. }), "{error:?}");

@@ -1,6 +1,8 @@
 //! From a document's tree to the fields kube-apiserver knows, as strictly as it decodes: unknown fields, duplicate fields
 //! and wrong types, all of them and each with its path.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::finding::{Finding, Rule};
 use crate::meta;
 use crate::node::{Entry, Node, Value};
@@ -219,7 +221,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// A field of an object; `read` reports why it gives none. Of a duplicate the first counts, since both are refused.
+    /// A field of an object; `read` reports why it gives none.
     fn field<'n, T>(
         &mut self,
         object: &Object<'n>,
@@ -279,18 +281,23 @@ impl Decoder<'_> {
         }
     }
 
-    /// The entries of a mapping with merge keys resolved, duplicates reported and left out.
+    /// The entries of a mapping with merge keys resolved. Duplicates are reported, and the last counts, as in kube-apiserver's
+    /// first look at kind and version.
     fn entries<'n>(&mut self, path: &str, written: &'n [Entry]) -> Vec<&'n Entry> {
         let mut all = Vec::new();
         self.flatten(path, written, &mut all);
-        let mut seen = std::collections::HashSet::new();
-        let mut reported = std::collections::HashSet::new();
-        let mut kept = Vec::new();
+        let mut kept: Vec<&Entry> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut reported = HashSet::new();
         for entry in all {
             let key = entry.key.as_str();
-            if seen.insert(key) {
+            let Some(first) = places.get(key).and_then(|&place| kept.get_mut(place)) else {
+                places.insert(key, kept.len());
                 kept.push(entry);
-            } else if reported.insert(key) {
+                continue;
+            };
+            *first = entry;
+            if reported.insert(key) {
                 self.report(
                     Rule::FieldDuplicate,
                     join(path, key),

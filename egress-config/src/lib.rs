@@ -6,8 +6,8 @@
 //! only hold what kube-apiserver could work with. The rules are data, see [`Rule`]; they are those of egress-selector.md,
 //! sections 2.1 to 2.4, by its numbers.
 //!
-//! In three things we are stricter than kube-apiserver on purpose: size and number of brackets are limited; and the internal
-//! version of the API, which it decodes by accident, is refused.
+//! In three things we are stricter than kube-apiserver on purpose: size and number of brackets are limited; the internal
+//! version of the API, which it decodes by accident, is refused; and so is text in base64 (`!!binary`).
 //!
 //! | module | job |
 //! |---|---|

@@ -162,8 +162,11 @@ pub fn inspect(bytes: &[u8], files: Files) -> Result<Report, DocumentError> {
     let is_json = bytes.trim_ascii_start().starts_with(b"{");
     let text = if is_json {
         Cow::Borrowed(bytes)
+    } else if let Some(text) = without_mark(bytes) {
+        text
     } else {
-        without_mark(bytes)
+        let problem = "begins as UTF-16, and then is not; write it in UTF-8";
+        return Ok(refused(Rule::Syntax, None, problem));
     };
     let brackets = text.iter().filter(|byte| matches!(byte, b'[' | b'{'));
     if brackets.count() > MAX_OPENING_BRACKETS {
@@ -179,21 +182,20 @@ pub fn inspect(bytes: &[u8], files: Files) -> Result<Report, DocumentError> {
 }
 
 /// Without byte order mark, which the YAML reader takes for content, and in UTF-8: kube-apiserver takes UTF-16 with a mark,
-/// as some editors and shells write it.
-fn without_mark(bytes: &[u8]) -> Cow<'_, [u8]> {
+/// as some editors and shells write it. `None` if it is broken UTF-16.
+fn without_mark(bytes: &[u8]) -> Option<Cow<'_, [u8]>> {
     let utf16 = |rest: &[u8], unit: fn([u8; 2]) -> u16| {
-        let (units, _) = rest.as_chunks();
-        let characters = char::decode_utf16(units.iter().map(|&bytes| unit(bytes)));
-        let text: String = characters
-            .map(|character| character.unwrap_or(char::REPLACEMENT_CHARACTER))
-            .collect();
-        Cow::Owned(text.into_bytes())
+        let (units, odd) = rest.as_chunks();
+        let text: Result<String, _> =
+            char::decode_utf16(units.iter().map(|&bytes| unit(bytes))).collect();
+        let text = text.ok().filter(|_| odd.is_empty())?;
+        Some(Cow::Owned(text.into_bytes()))
     };
     match bytes {
-        [0xef, 0xbb, 0xbf, rest @ ..] => Cow::Borrowed(rest),
+        [0xef, 0xbb, 0xbf, rest @ ..] => Some(Cow::Borrowed(rest)),
         [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
         [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        _ => Cow::Borrowed(bytes),
+        _ => Some(Cow::Borrowed(bytes)),
     }
 }
 

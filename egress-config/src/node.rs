@@ -90,16 +90,17 @@ impl<'a> Reader<'a> {
     /// Whether the scalar at `offset` has neither quotes nor a tag in front of it.
     fn is_plain(self, offset: usize) -> bool {
         let before = self.input.get(..offset).unwrap_or_default();
-        if before.ends_with(b"\"") || before.ends_with(b"'") {
-            return false;
-        }
-        let line = before.rsplit(|byte| matches!(byte, b'\n' | b'\r')).next();
-        let mut words = line
-            .unwrap_or_default()
-            .rsplit(u8::is_ascii_whitespace)
-            .filter(|word| !word.is_empty());
-        let word = words.find(|word| !word.starts_with(b"&"));
-        !word.is_some_and(|word| word.starts_with(b"!"))
+        let is_quoted = before.ends_with(b"\"") || before.ends_with(b"'");
+        !is_quoted && self.tag(offset).is_none()
+    }
+
+    /// The tag in front of the scalar at `offset`, on its line.
+    fn tag(self, offset: usize) -> Option<&'a [u8]> {
+        let before = self.input.get(..offset)?;
+        let line = before.rsplit(|byte| matches!(byte, b'\n' | b'\r')).next()?;
+        let words = line.rsplit(u8::is_ascii_whitespace);
+        let mut words = words.filter(|word| !word.is_empty() && !word.starts_with(b"&"));
+        words.next().filter(|word| word.starts_with(b"!"))
     }
 
     fn text(self, text: &str, offset: Option<usize>) -> Node {
@@ -212,7 +213,14 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Node, E> {
-        Ok(self.text(text, self.offset(text)))
+        let offset = self.offset(text);
+        // Base64, which Go decodes. Nobody means that here.
+        if self.is_yaml && offset.and_then(|offset| self.tag(offset)) == Some(b"!!binary") {
+            return Err(E::custom(
+                "the tag !!binary has no use here; write the text itself",
+            ));
+        }
+        Ok(self.text(text, offset))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Node, E> {

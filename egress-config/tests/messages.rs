@@ -57,7 +57,7 @@ fn faults_of_every_stage_are_told_at_once_in_the_order_of_the_file() {
     let said = refusal(
         "apiVersion: apiserver.k8s.io/v1\nkind: EgressSelectorConfiguration\nmetadata: {}\negressSelections:\n\
          - {name: cluster, connection: {proxyProtocol: Direct}}\n\
-         - {name: nodes, connection: {proxyProtocol: HTTP, proxyProtocol: GRPC}}\n\
+         - {name: nodes, connection: {proxyProtocol: GRPC, proxyProtocol: HTTP}}\n\
          - {name: etcd, connection: {proxyProtocol: GRPC, transport: {uds: {udsName: 'unix:///x'}}}}\n",
     );
     let lines: Vec<_> = said.lines().collect();
@@ -65,8 +65,8 @@ fn faults_of_every_stage_are_told_at_once_in_the_order_of_the_file() {
         "error R9 at line 1, column 1: apiVersion is \"apiserver.k8s.io/v1\"",
         "error R11 at line 3, column 1: metadata is not a field; remove it",
         "error V11 at line 6, column 4: egressSelections[1].name is \"nodes\"",
-        "error V1 at line 6, column 30: egressSelections[1].connection.proxyProtocol is \"HTTP\"",
         "error R12 at line 6, column 51: egressSelections[1].connection.proxyProtocol stands there a second time",
+        "error V1 at line 6, column 51: egressSelections[1].connection.proxyProtocol is \"HTTP\"",
         "warning L3 at line 7, column 68: egressSelections[2].connection.transport.uds.udsName begins with unix:",
     ];
     assert_eq!(lines.len(), starts.len(), "{said}");
@@ -282,4 +282,29 @@ fn generate_refuses_what_kube_apiserver_cannot_do_and_names_the_flag() {
         assert!(said.contains(flag), "{said}");
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn check_tells_the_step_that_failed_and_exits_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("none.sock");
+    let yaml = format!(
+        "{HEAD}egressSelections:\n\
+         - {{name: cluster, connection: {{proxyProtocol: GRPC, transport: {{uds: {{udsName: {}}}}}}}}}\n\
+         - {{name: etcd, connection: {{proxyProtocol: Direct}}}}\n",
+        socket.display()
+    );
+    let output = command(&["check", "--target=192.0.2.1:443", "-"], &yaml);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], format!("cluster: GRPC to {}", socket.display()));
+    assert!(lines[1].starts_with("  connect      FAILED"), "{said}");
+    assert!(lines[1].contains("No such file"), "{said}");
+    assert_eq!(lines[2..], ["etcd: Direct", "  no proxy, nothing to check"]);
+
+    let output = command(&["check", "--selection=etcd", "-"], &yaml);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = command(&["check", "--target=nowhere", "-"], &yaml);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

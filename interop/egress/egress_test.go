@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -197,7 +198,7 @@ var readErrors = []struct {
 	{regexp.MustCompile(`^couldn't get version/kind; json parse error: json: cannot unmarshal \w+ into Go struct field`), []string{"R13"}},
 	{regexp.MustCompile(`^couldn't get version/kind; json parse error`), []string{"R5"}},
 	{regexp.MustCompile(`^yaml: `), []string{"R5"}},
-	{regexp.MustCompile(`^unexpected EOF$`), []string{"R17"}},
+	{regexp.MustCompile(`^(unexpected EOF$|proto: )`), []string{"R17"}},
 	{regexp.MustCompile(`^unsupported map key`), []string{"R5"}},
 	{regexp.MustCompile(`^json: unsupported value: (NaN|[+-]Inf)`), []string{"R13"}},
 	{regexp.MustCompile(`^unexpected GroupVersion string`), []string{"R8"}},
@@ -257,12 +258,12 @@ func compareStrict(strict []error, ours ours) []string {
 	var unknown, duplicates, differences []string
 	for _, err := range strict {
 		if found := unknownField.FindStringSubmatch(err.Error()); found != nil {
-			unknown = append(unknown, found[1])
+			unknown = append(unknown, unquote(found[1]))
 		} else if found := duplicate.FindStringSubmatch(err.Error()); found != nil {
-			duplicates = append(duplicates, lastName(found[1]))
+			duplicates = append(duplicates, lastName(unquote(found[1])))
 		} else if found := duplicateKey.FindAllStringSubmatch(err.Error(), -1); found != nil {
 			for _, one := range found {
-				duplicates = append(duplicates, lastName(one[1]))
+				duplicates = append(duplicates, lastName(unquote(one[1])))
 			}
 		} else {
 			differences = append(differences, "upstream's strict error is not understood: "+err.Error())
@@ -280,6 +281,14 @@ func compareStrict(strict []error, ours ours) []string {
 		differences = append(differences, fmt.Sprintf("duplicate fields: theirs %v, ours %v", duplicates, mine))
 	}
 	return differences
+}
+
+// unquote undoes %q.
+func unquote(text string) string {
+	if plain, err := strconv.Unquote(`"` + text + `"`); err == nil {
+		return plain
+	}
+	return text
 }
 
 func lastName(path string) string { return path[strings.LastIndex(path, ".")+1:] }

@@ -57,6 +57,13 @@ pub enum DialError {
         #[source]
         cause: mux::DialError,
     },
+    /// What was asked for is no address.
+    #[error("{cause}")]
+    BadTarget {
+        /// What is wrong with it.
+        #[source]
+        cause: mux::DialError,
+    },
     /// A bound was hit.
     #[error("{cause} (agent {agent})")]
     Limit {
@@ -72,6 +79,7 @@ impl DialError {
     fn new(agent: AgentId, cause: mux::DialError) -> Self {
         match cause {
             mux::DialError::Refused(reason) => Self::Refused { agent, reason },
+            mux::DialError::AddressTooLong => Self::BadTarget { cause },
             mux::DialError::TooManyDials | mux::DialError::TooManyConnections => {
                 Self::Limit { agent, cause }
             }
@@ -87,6 +95,7 @@ impl DialError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::TimedOut { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::BadTarget { .. } => StatusCode::BAD_REQUEST,
             Self::Lost { .. } => StatusCode::BAD_GATEWAY,
             Self::Refused { reason, .. } => status_of_reason(reason),
         }
@@ -119,7 +128,7 @@ impl DialError {
             Self::Refused { .. } => DialFailure::ErrorResponse,
             Self::TimedOut { .. } => DialFailure::BackendDialTimeout,
             Self::Lost { .. } => DialFailure::BackendClose,
-            Self::Limit { .. } => DialFailure::Limit,
+            Self::BadTarget { .. } | Self::Limit { .. } => DialFailure::Limit,
         }
     }
 }
@@ -292,6 +301,12 @@ mod tests {
                 .http_status()
                 .as_u16(),
             503
+        );
+        assert_eq!(
+            DialError::new(agent(), mux::DialError::AddressTooLong)
+                .http_status()
+                .as_u16(),
+            400
         );
         let timed_out = DialError::TimedOut {
             agent: agent(),

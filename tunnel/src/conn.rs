@@ -156,6 +156,12 @@ impl Conn {
         self.drop_inbound()
     }
 
+    /// Whether there are received bytes to take.
+    #[must_use]
+    pub fn has_received(&self) -> bool {
+        !self.inbound.is_empty()
+    }
+
     /// Takes up to `max` received bytes, at most one piece. They stay charged until [`Self::delivered`].
     pub fn pop(&mut self, max: usize) -> Option<Bytes> {
         let bytes = self.inbound.pop(max)?;

@@ -143,6 +143,16 @@ impl Connection {
         self.schedule(conn.is_ready());
     }
 
+    /// Ready when [`Self::poll_recv`] is.
+    pub fn poll_recv_ready(&self, cx: &Context<'_>) -> Poll<()> {
+        let conn = self.lane.conn.borrow();
+        if conn.has_received() || conn.end().is_some() {
+            return Poll::Ready(());
+        }
+        register(&self.lane.receiver, cx);
+        Poll::Pending
+    }
+
     /// The next received bytes, at most `max`. `None`: the peer closed and everything has been read.
     ///
     /// Every byte must be reported to [`Self::delivered`] once it is out of this process.
@@ -162,6 +172,12 @@ impl Connection {
                 Poll::Pending
             }
         }
+    }
+
+    /// Whether nothing more will be received; what was is still there to be read.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.lane.conn.borrow().end().is_some()
     }
 
     /// Whether the tunnel has reset the connection because its reader stalled: nothing more is to be delivered.

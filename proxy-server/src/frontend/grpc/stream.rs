@@ -24,6 +24,7 @@ use tokio::time::{Sleep, sleep};
 use tunnel::{
     batch::Batch,
     codec::{self, DecodeError, Decoded},
+    copy::FLUSH_LIMIT,
     grpc::{Code, MAX_MESSAGE, MessageReader, Status},
     mux::Connection,
     packet::{ConnectId, DialId, Packet},
@@ -62,7 +63,26 @@ struct Open {
     id: ConnectId,
     /// Until it passes or the client has spoken, what the target says is held back.
     hold: Option<Pin<Box<Sleep>>>,
+    /// Once the target has closed: when the client must have taken something of what is left.
+    flush: Option<Pin<Box<Sleep>>>,
     _counted: Established,
+}
+
+impl Open {
+    /// Ready when what was received waits for a client that does not read: the tunnel has reset the connection for it, or
+    /// the target has closed and [`FLUSH_LIMIT`] has passed without progress.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.connection.poll_reset(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if !self.connection.has_ended() {
+            return Poll::Pending;
+        }
+        let flush = self
+            .flush
+            .get_or_insert_with(|| Box::pin(sleep(FLUSH_LIMIT)));
+        flush.as_mut().poll(cx)
+    }
 }
 
 /// See the module.
@@ -83,6 +103,8 @@ enum End {
     Client,
     /// We close it, with this status.
     Refused(Status),
+    /// The client does not take what it is sent.
+    Stalled,
     /// It broke.
     Broken(h2::Error),
 }
@@ -111,6 +133,14 @@ impl Stream {
                 tracing::debug!(%status, "ended a client's stream");
                 status
             }
+            End::Stalled => {
+                self.core
+                    .metrics
+                    .stream_failed(Segment::ToClient, Code::ResourceExhausted);
+                tracing::debug!("reset a client's stream: it does not read");
+                // Not a status: that would wait behind what the client does not read.
+                return self.send.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
+            }
             End::Broken(error) => {
                 let code = error.reason().map_or(Code::Unavailable, Code::from_reset);
                 // A cancelled stream is how a client ends a dial.
@@ -132,6 +162,11 @@ impl Stream {
         self.poll_dial(cx);
         if let Poll::Ready(end) = self.poll_send(cx) {
             return Poll::Ready(end);
+        }
+        if let State::Open(open) = &mut self.state
+            && open.poll_stalled(cx).is_ready()
+        {
+            return Poll::Ready(End::Stalled);
         }
         self.release(cx);
         if let State::Over { limit } = &mut self.state {
@@ -316,6 +351,7 @@ impl Stream {
                     connection,
                     id,
                     hold: Some(Box::pin(sleep(FIRST_BYTES_PAUSE))),
+                    flush: None,
                     _counted: guard,
                 }));
             }
@@ -330,9 +366,11 @@ impl Stream {
         }
     }
 
+    /// Sends what there is while HTTP/2 takes it, and keeps no claim on the window that streams of a connection share.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..SEND_BUDGET {
             if !self.has_outgoing(cx) {
+                self.send.reserve_capacity(0);
                 return Poll::Pending;
             }
             self.send.reserve_capacity(MAX_PAYLOAD);
@@ -344,6 +382,7 @@ impl Stream {
                 }
             }
             let Some(batch) = self.next_batch(cx) else {
+                self.send.reserve_capacity(0);
                 return Poll::Pending;
             };
             if let Err(error) = self.send.send_data(batch, false) {
@@ -354,7 +393,7 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Whether it is worth asking for capacity: answers, or an open connection that may be listened to.
+    /// Whether there is something to send: answers, or what an open connection has received and may pass on.
     fn has_outgoing(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.answers.is_empty() {
             return true;
@@ -368,7 +407,7 @@ impl Stream {
             }
             open.hold = None;
         }
-        true
+        open.connection.poll_recv_ready(cx).is_ready()
     }
 
     fn next_batch(&mut self, cx: &Context<'_>) -> Option<Batch> {
@@ -376,7 +415,7 @@ impl Stream {
             self.core.to_client.count(Some(answer.kind()));
             return Some(Batch::packet(&answer));
         }
-        let State::Open(open) = &self.state else {
+        let State::Open(open) = &mut self.state else {
             return None;
         };
         let room = self.send.capacity().min(MAX_PAYLOAD);
@@ -399,6 +438,9 @@ impl Stream {
         let id = open.id;
         // HTTP/2 holds at most its send buffer of a stream; from there on it is the client's pace.
         open.connection.delivered(len);
+        if len > 0 {
+            open.flush = None;
+        }
         if let Some(error) = end {
             self.answers
                 .push_back(Packet::CloseResponse { error, conn: id });

@@ -401,3 +401,55 @@ async fn bytes_that_are_no_packet_end_the_one_stream_with_a_status() {
         })
         .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_idle_or_hold_a_greeting_back_leave_the_connections_window_to_others() {
+    LocalSet::new()
+        .run_until(async {
+            let (on_dial, mut accepted) = accepting();
+            let (core, _events) = testing::core_with_agent(on_dial);
+            // With HTTP/2's default windows, as grpc-go starts: 65,535 bytes for the whole connection.
+            let mut client = Client::connect(core).await;
+            let mut readers = Vec::new();
+            for _ in 0..40 {
+                let mut call = client.call().await;
+                call.dial();
+                call.established().await;
+                let target = accepted.recv().await.unwrap();
+                target.send(Bytes::from(vec![7; 16 * 1024]));
+                // All at once: together they have more to read than the window takes.
+                readers.push(tokio::task::spawn_local(async move {
+                    let packet = call.packet().await;
+                    drop(target);
+                    packet
+                }));
+            }
+            for reader in readers {
+                assert!(matches!(reader.await.unwrap(), Packet::Data { .. }));
+            }
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_nothing_after_the_target_closed_is_reset_in_the_end() {
+    LocalSet::new()
+        .run_until(async {
+            let (on_dial, mut accepted) = accepting();
+            let (core, _events) = testing::core_with_agent(on_dial);
+            let mut call = Client::connect(core.clone()).await.call().await;
+            call.dial();
+            let conn = call.established().await;
+            let target = accepted.recv().await.unwrap();
+            call.send(&data(conn, b"go"));
+            // More than the client's window, which it never opens.
+            for _ in 0..16 {
+                target.send(Bytes::from(vec![7; 16 * 1024]));
+            }
+            drop(target);
+            let reset = poll_fn(|cx| call.send.poll_reset(cx)).await.unwrap();
+            assert_eq!(reset, h2::Reason::ENHANCE_YOUR_CALM);
+            assert_eq!(core.metrics.established.get(), 0);
+        })
+        .await;
+}

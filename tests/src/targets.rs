@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use tokio::{
-    io::{AsyncWriteExt, copy},
+    io::{AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
     sync::mpsc,
     task::JoinSet,
@@ -123,23 +123,26 @@ impl Target {
         .await
     }
 
-    /// Sends a payload and closes at once.
+    /// Asked by one byte, sends a payload and closes at once. It does not speak first, so that a client which stands still for
+    /// a moment does not get the answer to its dial and these bytes in one read.
     ///
     /// # Errors
     /// If it cannot listen.
     pub async fn source(payload: Payload) -> Result<Self> {
-        Self::serve("127.0.0.1", move |stream| async move {
+        Self::serve("127.0.0.1", move |mut stream| async move {
+            stream.read_u8().await?;
             payload.write_to(stream).await
         })
         .await
     }
 
-    /// Sends for ever.
+    /// Asked by one byte, sends for ever.
     ///
     /// # Errors
     /// If it cannot listen.
     pub async fn endless() -> Result<Self> {
         Self::serve("127.0.0.1", async |mut stream: TcpStream| {
+            stream.read_u8().await?;
             let bytes = vec![b'e'; 64 * 1024];
             loop {
                 stream.write_all(&bytes).await?;

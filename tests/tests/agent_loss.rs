@@ -8,7 +8,7 @@ use e2e::{
     targets::Target,
 };
 use tokio::{
-    io::{AsyncReadExt, copy, sink},
+    io::{AsyncReadExt, AsyncWriteExt, copy, sink},
     time::timeout,
 };
 
@@ -24,6 +24,8 @@ async fn a_transfer_through_an_agent_that_dies_ends_and_the_next_agent_serves() 
         let mut streams = Vec::new();
         for _ in 0..5 {
             let mut stream = client.dial(&endless.name()).await?;
+            stream.write_all(b"?").await?;
+            stream.flush().await?;
             stream.read_exact(&mut [0; 100_000]).await?;
             streams.push(stream);
         }

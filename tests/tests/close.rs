@@ -66,6 +66,8 @@ fn some_len() -> u64 {
 async fn download(client: &Client, payload: Payload) -> Result<()> {
     let source = Target::source(payload).await?;
     let mut stream = client.dial(&source.name()).await?;
+    stream.write_all(b"?").await?;
+    stream.flush().await?;
     let received = timeout(PATIENCE, Received::read(&mut stream)).await?;
     payload.check(&received)?;
     ensure!(received.error.is_none(), "{received:?}");
@@ -115,7 +117,9 @@ async fn a_slow_client_gets_everything_after_its_target_has_left() -> Result<()>
         let before = cluster.footprint()?;
         let payload = Payload::random(4 * 1024 * 1024 + 17);
         let source = Target::source(payload).await?;
-        let stream = cluster.client()?.dial(&source.name()).await?;
+        let mut stream = cluster.client()?.dial(&source.name()).await?;
+        stream.write_all(b"?").await?;
+        stream.flush().await?;
         let slow = e2e::targets::Slow::new(stream, Duration::from_millis(5));
         let received = timeout(PATIENCE, Received::read(slow)).await?;
         payload

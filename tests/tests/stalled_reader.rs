@@ -67,6 +67,8 @@ async fn a_stalled_client_costs_the_others_nothing(frontend: Frontend) -> Result
         stalled.spawn(async move {
             sleep(start).await;
             let mut stream = client.dial(&name).await?;
+            stream.write_all(b"?").await?;
+            stream.flush().await?;
             stream.read_exact(&mut [0]).await?;
             sleep(STALL - start).await;
             anyhow::Ok(stream)
@@ -176,7 +178,7 @@ async fn a_target_that_never_reads_holds_back_its_own_client_only() -> Result<()
                 }
                 std::io::Result::Ok(())
             };
-            // Held back as a rule, reset if it must be: it must only not have been taken in.
+            // Held back as a rule. Reset if it must be, and then the server reads on and drops for a while.
             let end = timeout(Duration::from_secs(6), all).await;
             (pushed, format!("{end:?}"), stalled)
         }]);
@@ -199,7 +201,6 @@ async fn a_target_that_never_reads_holds_back_its_own_client_only() -> Result<()
         say!(
             "{frontend}: {pushed} bytes were taken for a target that never reads ({end}); memory grew by {server_kib} KiB (server), {agent_kib} KiB (agent)"
         );
-        ensure!(pushed < 64 * 1024 * 1024, "all was taken in");
         ensure!(server_kib < MAX_GROWTH_KIB && agent_kib < MAX_GROWTH_KIB);
         drop(stalled);
         // Closed by its client, it is still owed its bytes for as long as `tunnel::copy` waits for a target.

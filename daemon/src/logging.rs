@@ -106,8 +106,7 @@ where
         Some(text) if !text.trim().is_empty() => text.to_owned(),
         _ => directives(flags.v),
     };
-    let filter =
-        EnvFilter::try_new(directives).map_err(|cause| LoggingError::Filter { cause })?;
+    let filter = EnvFilter::try_new(directives).map_err(|cause| LoggingError::Filter { cause })?;
     let sinks = Sinks::of(flags, program);
     let mut layers = Vec::new();
     if let Some((flag, path)) = sinks.file {

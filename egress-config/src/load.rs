@@ -210,19 +210,30 @@ fn json(text: &[u8], files: Files) -> Report {
     match root {
         Ok(root) => report(&root, &Lines::new(text), false, files),
         Err(error) => {
-            let position = Position {
-                line: error.line(),
-                column: error.column(),
-            };
+            let (line, column) = (error.line(), error.column());
             let reason = error.to_string();
-            let suffix = format!(" at line {} column {}", position.line, position.column);
+            let suffix = format!(" at line {line} column {column}");
             let reason = reason.strip_suffix(&suffix).unwrap_or(&reason);
             let problem = format!(
                 "begins with a brace, so it must be JSON, and here it is not ({reason}); correct it, or write YAML"
             );
-            refused(Rule::Syntax, Some(position), problem)
+            let offset = json_offset(text, line, column);
+            refused(
+                Rule::Syntax,
+                Some(Lines::new(text).position(offset)),
+                problem,
+            )
         }
     }
+}
+
+/// Where the JSON reader's places lie: its lines end with a line feed alone, its columns count bytes and may be 0.
+fn json_offset(text: &[u8], line: usize, column: usize) -> usize {
+    let before = text
+        .split_inclusive(|&byte| byte == b'\n')
+        .take(line.saturating_sub(1));
+    let start: usize = before.map(<[u8]>::len).sum();
+    (start + column.saturating_sub(1)).min(text.len())
 }
 
 fn yaml(text: &[u8], files: Files) -> Report {

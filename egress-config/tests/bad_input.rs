@@ -113,6 +113,18 @@ fn a_tab_that_indents_is_refused_at_its_place() {
 }
 
 #[test]
+fn broken_json_is_told_at_its_line_and_its_column_in_characters() {
+    let said = error("{\n  \"é\": \"é\",}\n");
+    assert!(
+        said.starts_with("error R5 at line 2, column 12: "),
+        "{said}"
+    );
+    // A text that its line cuts off.
+    let said = error("{\"kind\": \"Egress\n");
+    assert!(said.starts_with("error R5 at line 2, column 1: "), "{said}");
+}
+
+#[test]
 fn mark_and_line_ends_change_nothing() {
     let plain = told(GOOD);
     for same in [format!("\u{feff}{GOOD}"), GOOD.replace('\n', "\r\n")] {

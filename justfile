@@ -58,6 +58,10 @@ serve-demo:
 interop:
     .ci/run interop
 
+# every egress selector fixture by kube-apiserver's own loader and by ours
+egress:
+    .ci/run egress
+
 # each fuzz target for a while; needs cargo-fuzz and a nightly compiler
 fuzz SECONDS="60":
     ADIT_FUZZ_SECONDS={{ SECONDS }} .ci/run fuzz

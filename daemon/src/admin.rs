@@ -26,8 +26,8 @@ use crate::accept::AcceptBackoff;
 use crate::listen::{ListenError, listen};
 
 pub use router::{
-    METRICS_CONTENT_TYPE, Router, TEXT_CONTENT_TYPE, metrics_handler, moved_permanently, not_found,
-    text,
+    METRICS_CONTENT_TYPE, Router, TEXT_CONTENT_TYPE, is_verbose, metrics_handler,
+    moved_permanently, not_found, text,
 };
 
 /// Connections that are served at once; more wait in the kernel's queue until one ends.

@@ -10,6 +10,7 @@
 //! | [`accept`] | what an accept loop does with an error |
 //! | [`admin`] | health, readiness and metrics over HTTP/1.1, on a thread of their own |
 //! | [`process_metrics`] | the `process_*` series |
+//! | [`file_metrics`] | series on watched files |
 //! | [`limits`] | the limit on open files |
 //! | [`signals`] | first and second request to terminate |
 //!
@@ -19,6 +20,7 @@ pub mod accept;
 pub mod admin;
 pub mod logging;
 
+pub mod file_metrics;
 pub mod flags;
 pub mod limits;
 pub mod listen;

@@ -57,6 +57,14 @@ impl Router {
     }
 }
 
+/// Whether a request asks for details: `?verbose`, with any value, as Kubernetes' health endpoints have it.
+pub fn is_verbose(head: &Parts) -> bool {
+    head.uri.query().unwrap_or_default().split('&').any(|pair| {
+        let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+        name == "verbose"
+    })
+}
+
 /// A body of plain text, as given: upstream's bodies have no line feed of their own.
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     typed(status, TEXT_CONTENT_TYPE, body)

@@ -5,6 +5,7 @@
 
 use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
+use certs::Current;
 use daemon::accept::AcceptBackoff;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Request};
@@ -83,9 +84,8 @@ impl Agents {
         }))
     }
 
-    /// Accepts agents until the core stops.
-    pub async fn serve(self: Rc<Self>, listener: TcpListener, tls: Arc<ServerConfig>) {
-        let acceptor = TlsAcceptor::from(tls);
+    /// Accepts agents until the core stops. Each handshake is made with what `tls` holds when the agent comes.
+    pub async fn serve(self: Rc<Self>, listener: TcpListener, tls: Current<Arc<ServerConfig>>) {
         let mut backoff = AcceptBackoff::default();
         loop {
             let accepted = tokio::select! {
@@ -97,7 +97,8 @@ impl Agents {
                 Ok((stream, peer)) => {
                     backoff.on_success();
                     let span = tracing::info_span!("agent", %peer);
-                    let serving = self.clone().connection(stream, peer, acceptor.clone());
+                    let acceptor = TlsAcceptor::from(tls.current());
+                    let serving = self.clone().connection(stream, peer, acceptor);
                     self.tasks.spawn(serving.instrument(span));
                 }
                 Err(error) => {
@@ -118,7 +119,7 @@ impl Agents {
         peer: SocketAddr,
         acceptor: TlsAcceptor,
     ) {
-        let Some(stream) = self.handshake(stream, &acceptor).await else {
+        let Some(stream) = self.handshake(stream, acceptor).await else {
             return;
         };
         let handshake = link::server_builder()
@@ -165,7 +166,7 @@ impl Agents {
     async fn handshake(
         &self,
         stream: TcpStream,
-        acceptor: &TlsAcceptor,
+        acceptor: TlsAcceptor,
     ) -> Option<TlsStream<TcpStream>> {
         if let Err(error) = socket::tune(&stream) {
             tracing::debug!(%error, "peer went away before the handshake");

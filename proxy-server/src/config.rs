@@ -7,7 +7,7 @@ use std::{
 };
 
 use certs::{
-    CipherSuites, Identity, MinVersion, Roots, TlsOptions,
+    CipherSuites, Current, Identity, MinVersion, Roots, ServerFiles, TlsOptions, Watcher,
     tls::{ALPN_AGENT, ALPN_FRONTEND},
 };
 use daemon::flags::{GoDuration, StringSlice};
@@ -34,7 +34,7 @@ pub struct Config {
     /// Where agents come in.
     pub agents: Address,
     /// TLS of the agent listener.
-    pub agent_tls: Arc<ServerConfig>,
+    pub agent_tls: Current<Arc<ServerConfig>>,
     /// The admin listener.
     pub admin: Address,
     /// The health listener.
@@ -53,6 +53,8 @@ pub struct Config {
     pub graceful_shutdown: Duration,
     /// Budget of the ledger, in bytes.
     pub memory_budget: usize,
+    /// Takes up changed certificates, keys and CA bundles, once it runs.
+    pub watcher: Watcher,
     /// What the operator should hear at start.
     pub warnings: Vec<String>,
 }
@@ -83,7 +85,7 @@ pub enum FrontendConfig {
         /// Where.
         address: Address,
         /// TLS, with verification of clients.
-        tls: Arc<ServerConfig>,
+        tls: Current<Arc<ServerConfig>>,
     },
 }
 
@@ -135,8 +137,9 @@ impl Config {
             ));
         }
         let options = tls_options(cli, &mut faults, &mut warnings);
-        let agent_tls = agent_tls(cli, &options, &mut faults, &mut warnings);
-        let frontend = frontend(cli, &options, &mut faults);
+        let mut watcher = Watcher::new();
+        let agent_tls = agent_tls(cli, &options, &mut watcher, &mut faults, &mut warnings);
+        let frontend = frontend(cli, &options, &mut watcher, &mut faults);
         match (agent_tls, frontend) {
             (Some(agent_tls), Some(frontend)) if faults.0.is_empty() => Ok(Self {
                 frontend,
@@ -160,6 +163,7 @@ impl Config {
                 },
                 graceful_shutdown,
                 memory_budget: cli.memory_budget,
+                watcher,
                 warnings,
             }),
             _ => Err(ConfigError { faults: faults.0 }),
@@ -315,8 +319,10 @@ fn tls_options(cli: &Cli, faults: &mut Faults, warnings: &mut Vec<String>) -> Tl
     options
 }
 
-/// Loads a certificate and its key; both flags or neither.
-fn identity(what: &str, cert: &str, key: &str, faults: &mut Faults) -> Option<Identity> {
+/// A certificate and its key; both flags or neither.
+///
+/// Files are looked at one by one before the watcher takes them as a set, so that each fault is told under its own flag.
+fn identity(what: &str, cert: &str, key: &str, faults: &mut Faults) -> Option<(PathBuf, PathBuf)> {
     match (cert.is_empty(), key.is_empty()) {
         (true, true) => {
             faults.add(format!("--{what}-cert and --{what}-key must be set"));
@@ -334,39 +340,58 @@ fn identity(what: &str, cert: &str, key: &str, faults: &mut Faults) -> Option<Id
             ));
             None
         }
-        (false, false) => faults.take(
-            &format!("--{what}-cert, --{what}-key"),
-            Identity::load(Path::new(cert), Path::new(key)),
-        ),
+        (false, false) => {
+            let (cert, key) = (PathBuf::from(cert), PathBuf::from(key));
+            faults.take(
+                &format!("--{what}-cert, --{what}-key"),
+                Identity::load(&cert, &key),
+            )?;
+            Some((cert, key))
+        }
     }
+}
+
+/// A CA bundle.
+fn roots(flag: &str, file: &str, faults: &mut Faults) -> Option<PathBuf> {
+    faults.take(flag, Roots::load(Path::new(file)))?;
+    Some(PathBuf::from(file))
 }
 
 fn agent_tls(
     cli: &Cli,
     options: &TlsOptions,
+    watcher: &mut Watcher,
     faults: &mut Faults,
     warnings: &mut Vec<String>,
-) -> Option<Arc<ServerConfig>> {
+) -> Option<Current<Arc<ServerConfig>>> {
     let identity = identity("cluster", &cli.cluster_cert, &cli.cluster_key, faults);
-    let roots = if cli.cluster_ca_cert.is_empty() {
+    let client_ca = if cli.cluster_ca_cert.is_empty() {
         warnings.push(
             "--cluster-ca-cert is not set: whoever reaches the agent port may register as an agent"
                 .to_owned(),
         );
         None
     } else {
-        Some(faults.take(
-            "--cluster-ca-cert",
-            Roots::load(Path::new(&cli.cluster_ca_cert)),
-        )?)
+        Some(roots("--cluster-ca-cert", &cli.cluster_ca_cert, faults)?)
+    };
+    let (certificate, key) = identity?;
+    let files = ServerFiles {
+        certificate,
+        key,
+        client_ca,
     };
     faults.take(
-        "--cluster-cert",
-        certs::server_config(&identity?, roots.as_ref(), ALPN_AGENT, options),
+        "--cluster-cert, --cluster-key, --cluster-ca-cert",
+        watcher.server(files, ALPN_AGENT, options),
     )
 }
 
-fn frontend(cli: &Cli, options: &TlsOptions, faults: &mut Faults) -> Option<FrontendConfig> {
+fn frontend(
+    cli: &Cli,
+    options: &TlsOptions,
+    watcher: &mut Watcher,
+    faults: &mut Faults,
+) -> Option<FrontendConfig> {
     if !cli.uds_name.is_empty() {
         for (file, what) in [
             (&cli.server_cert, "cert"),
@@ -387,13 +412,16 @@ fn frontend(cli: &Cli, options: &TlsOptions, faults: &mut Faults) -> Option<Fron
         faults.add("server ca cert must be set when in TCP mode (uds-name is empty)".to_owned());
         return None;
     }
-    let roots = faults.take(
-        "--server-ca-cert",
-        Roots::load(Path::new(&cli.server_ca_cert)),
-    );
+    let client_ca = roots("--server-ca-cert", &cli.server_ca_cert, faults);
+    let (certificate, key) = identity?;
+    let files = ServerFiles {
+        certificate,
+        key,
+        client_ca: Some(client_ca?),
+    };
     let tls = faults.take(
-        "--server-cert",
-        certs::server_config(&identity?, Some(&roots?), ALPN_FRONTEND, options),
+        "--server-cert, --server-key, --server-ca-cert",
+        watcher.server(files, ALPN_FRONTEND, options),
     )?;
     Some(FrontendConfig::Tcp {
         address: address("--server-port", &cli.server_bind_address, cli.server_port),
@@ -477,6 +505,42 @@ mod tests {
             config(&files, &tcp).unwrap().frontend,
             FrontendConfig::Tcp { .. }
         ));
+    }
+
+    #[test]
+    fn faults_of_two_files_of_one_listener_are_both_told() {
+        let files = testing::files();
+        let error = config(
+            &files,
+            &[
+                "--cluster-ca-cert=/nowhere/ca.crt",
+                "--cluster-key=/nowhere/tls.key",
+            ],
+        )
+        .unwrap_err();
+        for part in [
+            "--cluster-ca-cert: ",
+            "/nowhere/ca.crt",
+            "--cluster-cert, --cluster-key: ",
+            "/nowhere/tls.key",
+        ] {
+            assert!(error.contains(part), "no «{part}» in {error}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_listeners_is_watched() {
+        let files = testing::files();
+        let tcp = files.tcp_flags();
+        let tcp: Vec<_> = tcp.iter().map(String::as_str).collect();
+        let status = config(&files, &tcp).unwrap().watcher.status().current();
+        let watched: Vec<_> = status
+            .files()
+            .iter()
+            .map(certs::status::FileStatus::file)
+            .collect();
+        let all = ["server.crt", "server.key", "ca.crt"].map(|name| files.path(name));
+        assert_eq!(watched, all);
     }
 
     #[test]

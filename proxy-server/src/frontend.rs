@@ -7,6 +7,7 @@ pub mod socket;
 use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
+use certs::Current;
 use daemon::{accept::AcceptBackoff, uds::SocketFile};
 use rustls::ServerConfig;
 use tokio::{
@@ -43,8 +44,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub enum FrontendListener {
     /// A Unix socket, and its file, which goes when the listener does.
     Uds(UnixListener, SocketFile),
-    /// TCP with TLS.
-    Tcp(TcpListener, Arc<ServerConfig>),
+    /// TCP with TLS; each handshake is made with what is current when the client comes.
+    Tcp(TcpListener, Current<Arc<ServerConfig>>),
 }
 
 /// Accepts until the core stops; connections run on `tasks`.
@@ -99,7 +100,7 @@ impl FrontendListener {
             Self::Tcp(listener, tls) => {
                 let (stream, peer) = listener.accept().await?;
                 Ok((
-                    Client::Tcp(stream, TlsAcceptor::from(tls.clone())),
+                    Client::Tcp(stream, TlsAcceptor::from(tls.current())),
                     peer.to_string(),
                 ))
             }

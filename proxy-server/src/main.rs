@@ -45,9 +45,13 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         .build()
         .context("start the worker")?;
     let local = LocalSet::new();
-    local.block_on(&worker, async {
+    let exit = local.block_on(&worker, async {
         let signals = Terminations::install().context("install signal handlers")?;
         let bound = server::bind(config)?;
-        Ok(bound.run(signals).await)
-    })
+        bound.run(signals).await
+    });
+    drop(local);
+    // A file that the system has not finished reading must not hold the process up.
+    worker.shutdown_background();
+    exit
 }

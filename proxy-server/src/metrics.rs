@@ -2,6 +2,11 @@
 
 use std::{sync::Arc, time::Instant};
 
+use certs::{
+    Current, Status, Timestamp,
+    status::{FileState, Outcome},
+};
+use daemon::file_metrics::{self, FileSample};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
@@ -110,6 +115,8 @@ impl Listener {
 pub struct Metrics {
     /// What `/metrics` shows.
     pub registry: Registry,
+    /// The files that are watched.
+    pub files: Current<Arc<Status>>,
     /// Seconds from a dial's request to its success.
     pub dial_duration: Histogram,
     /// Life time of connections.
@@ -142,11 +149,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything.
+    /// Registers everything; `files` is read at each scrape.
     ///
     /// # Errors
     /// Never in practice: the names are constants and differ.
-    pub fn new() -> prometheus::Result<Arc<Self>> {
+    pub fn new(files: Current<Arc<Status>>) -> prometheus::Result<Arc<Self>> {
         let registry = Registry::new();
         let gauges = IntGaugeVec::new(
             opts(
@@ -247,7 +254,10 @@ impl Metrics {
                 &["listener"],
             )?,
             registry,
+            files,
         };
+        let files = this.files.clone();
+        file_metrics::register(&this.registry, PREFIX, move || samples(&files.current()))?;
         daemon::process_metrics::register(&this.registry)?;
         for reason in DialFailure::ALL {
             this.dial_failures.with_label_values(&[reason.name()]);
@@ -392,6 +402,21 @@ impl Drop for Timed {
     }
 }
 
+fn samples(status: &Status) -> Vec<FileSample> {
+    let now = Timestamp::now();
+    let files = status.files().iter();
+    files
+        .map(|file| FileSample {
+            file: file.file().display().to_string(),
+            expiry_seconds: file.expiry_seconds(now),
+            is_stale: *file.state() != FileState::Fresh,
+            reloads: Outcome::ALL
+                .map(|outcome| (outcome.name(), file.changes(outcome)))
+                .to_vec(),
+        })
+        .collect()
+}
+
 fn opts(name: &str, help: &str) -> Opts {
     Opts::new(format!("{PREFIX}{name}"), help)
 }
@@ -440,7 +465,7 @@ mod tests {
 
     #[test]
     fn series_exist_from_the_start_under_upstreams_names() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
         let text = TextEncoder::new()
             .encode_to_string(&metrics.registry.gather())
             .unwrap();
@@ -457,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_gauge_falls_with_its_guard() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
         let guard = Gauged::new(&metrics.established);
         assert_eq!(metrics.established.get(), 1);
         drop(guard);

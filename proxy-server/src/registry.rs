@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn registry() -> Rc<Registry> {
-        Registry::new(Metrics::new().unwrap())
+        Registry::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap())
     }
 
     #[test]

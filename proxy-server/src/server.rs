@@ -3,6 +3,7 @@
 use std::{rc::Rc, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use certs::{Current, Watcher, reload};
 use daemon::{admin::AdminServer, listen::listen, signals::Terminations, uds::UdsListener};
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -32,7 +33,8 @@ pub struct Bound {
     core: Rc<Core>,
     agents: Rc<Agents>,
     agent_listener: TcpListener,
-    agent_tls: Arc<rustls::ServerConfig>,
+    agent_tls: Current<Arc<rustls::ServerConfig>>,
+    watcher: Watcher,
     frontend: FrontendListener,
     frontend_keepalive: Duration,
     graceful_shutdown: Duration,
@@ -55,7 +57,7 @@ pub enum Exit {
 /// # Errors
 /// If any of them cannot be bound: none is optional. The text names flag and address.
 pub fn bind(config: Config) -> anyhow::Result<Bound> {
-    let metrics = Metrics::new().context("register metrics")?;
+    let metrics = Metrics::new(config.watcher.status()).context("register metrics")?;
     let accepting = Tasks::default();
     let connections = Tasks::default();
     let core = Rc::new(Core {
@@ -97,6 +99,7 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         agents,
         agent_listener,
         agent_tls: config.agent_tls,
+        watcher: config.watcher,
         frontend,
         frontend_keepalive: config.frontend_keepalive,
         graceful_shutdown: config.graceful_shutdown,
@@ -131,7 +134,10 @@ fn tcp(address: &Address) -> anyhow::Result<TcpListener> {
 
 impl Bound {
     /// Serves until a signal comes and everything has ended or been cut. Call on the worker's `LocalSet`.
-    pub async fn run(self, mut signals: Terminations) -> Exit {
+    ///
+    /// # Errors
+    /// If what reloads certificates has ended, by a panic: a server whose certificates silently grow old is not to go on.
+    pub async fn run(self, mut signals: Terminations) -> anyhow::Result<Exit> {
         let agents = self
             .agents
             .clone()
@@ -145,7 +151,16 @@ impl Bound {
         );
         self.accepting.spawn(frontend);
         self.accepting.spawn(update_gauges(self.core.clone()));
-        let (signal, _) = signals.recv().await;
+        // Only as long as there are new handshakes.
+        let reloading = Box::pin(self.watcher.run(reload::DEFAULT_INTERVAL));
+        let signal = tokio::select! {
+            biased;
+            (signal, _) = signals.recv() => signal,
+            error = reloading => {
+                self.admin.finish();
+                return Err(error).context("reload certificates");
+            }
+        };
         tracing::info!(?signal, grace = ?self.graceful_shutdown, "shutting down");
         let exit = tokio::select! {
             biased;
@@ -156,7 +171,7 @@ impl Bound {
             }
         };
         self.admin.finish();
-        exit
+        Ok(exit)
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn core_with_agent(mut on_dial: OnDial) -> (Rc<Core>, mpsc::Receiver<
 
 /// A core without agents.
 pub(crate) fn core() -> Rc<Core> {
-    let metrics = Metrics::new().expect("metrics");
+    let metrics = Metrics::new(certs::Current::fixed(std::sync::Arc::default())).expect("metrics");
     Rc::new(Core {
         registry: Registry::new(metrics.clone()),
         from_client: metrics.packets(Segment::FromClient),

@@ -19,6 +19,7 @@ use tracing::Instrument as _;
 use tunnel::{
     batch::Batch,
     conn::Role,
+    credit,
     drain::Tasks,
     grpc::{self, Code, Status},
     keepalive::{self, Keepalive},
@@ -225,11 +226,17 @@ impl Agents {
                     response
                         .headers_mut()
                         .insert("servercount", self.server_count.clone());
+                    let credit = credit::announced(&head.headers);
+                    if credit.is_some() {
+                        response
+                            .headers_mut()
+                            .insert(credit::HEADER, credit::announcement());
+                    }
                     // At once: the agent waits for these headers.
                     let Ok(send) = respond.send_response(response, false) else {
                         return;
                     };
-                    return self.tunnel(agent, send, body, peer).await;
+                    return self.tunnel(agent, credit, send, body, peer).await;
                 }
             },
         };
@@ -241,6 +248,7 @@ impl Agents {
     async fn tunnel(
         &self,
         agent: AgentId,
+        credit: Option<u32>,
         send: h2::SendStream<Batch>,
         body: h2::RecvStream,
         peer: SocketAddr,
@@ -248,6 +256,9 @@ impl Agents {
         let _gauge = Gauged::new(&self.core.metrics.connect_streams);
         let observer: Rc<dyn Observe> = self.observer.clone();
         let mux = Mux::new(Role::Server, self.core.ledger.clone(), observer);
+        if let Some(window) = credit {
+            mux.use_credit(window);
+        }
         let backend = Backend::new(agent.clone(), mux.clone());
         let registered = self.core.registry.add(backend.clone());
         tracing::info!(%agent, %peer, "agent connected");

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::{
+    credit,
     ledger::{Account, Ledger},
     packet::{ConnectId, Packet},
     queue::ByteQueue,
@@ -41,6 +42,9 @@ pub enum Ended {
     /// The tunnel that carried it is gone.
     #[error("tunnel lost")]
     TunnelLost,
+    /// The agent closed it with an error: what was received may not be all.
+    #[error("closed by the agent with an error")]
+    ByAgent,
     /// Its reader held more than its share of the buffers and had read nothing for too long.
     #[error("reset because its reader stalled while others needed the buffers")]
     Stalled,
@@ -90,6 +94,17 @@ pub struct Conn {
     /// The local side is gone: what comes in is dropped.
     discards: bool,
     delivered: u64,
+    sent: u64,
+    credit: Option<Flow>,
+}
+
+/// Flow control with a peer of ours ([`crate::credit`]).
+#[derive(Debug)]
+struct Flow {
+    /// Bytes that the peer takes now.
+    allowance: usize,
+    /// Bytes that have left `inbound` since the last grant.
+    owed: usize,
 }
 
 impl Conn {
@@ -108,7 +123,16 @@ impl Conn {
             withheld: 0,
             discards: false,
             delivered: 0,
+            sent: 0,
+            credit: None,
         }
+    }
+
+    /// Sends no more than `allowance` bytes before the peer grants more, and grants in turn.
+    #[must_use]
+    pub fn with_credit(mut self, allowance: usize) -> Self {
+        self.credit = Some(Flow { allowance, owed: 0 });
+        self
     }
 
     /// Its id on the tunnel.
@@ -152,7 +176,8 @@ impl Conn {
         self.finish();
         self.discards = true;
         // What was popped and never delivered is gone with the local side.
-        self.in_flight = 0;
+        let in_flight = std::mem::take(&mut self.in_flight);
+        self.owe(in_flight);
         self.drop_inbound()
     }
 
@@ -173,6 +198,7 @@ impl Conn {
     pub fn delivered(&mut self, len: usize) -> usize {
         self.in_flight = self.in_flight.saturating_sub(len);
         self.delivered += len as u64;
+        self.owe(len);
         self.account.set(self.inbound.cost() + self.in_flight);
         let credit = self.withheld.min(len);
         self.withheld -= credit;
@@ -189,20 +215,42 @@ impl Conn {
         }
     }
 
+    /// What to grant to the peer now: half a window or more, and while it may still send.
+    pub fn take_grant(&mut self) -> Option<usize> {
+        let flow = self.credit.as_mut()?;
+        let is_due = flow.owed >= credit::WINDOW as usize / 2 && self.receiving == Receiving::Open;
+        is_due.then(|| std::mem::take(&mut flow.owed))
+    }
+
     // The tunnel's view.
+
+    /// The peer takes `bytes` more.
+    pub fn on_grant(&mut self, bytes: usize) {
+        if let Some(flow) = &mut self.credit {
+            flow.allowance = flow.allowance.saturating_add(bytes).min(credit::MAX_CREDIT);
+        }
+    }
 
     /// Whether there is something to send.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !self.outbound.is_empty() || self.sending == Sending::Finishing
+        if self.outbound.is_empty() {
+            self.sending == Sending::Finishing
+        } else {
+            self.allowance() > 0
+        }
     }
 
     /// The next thing to send: at most `max` bytes of payload.
     pub fn next_outgoing(&mut self, max: usize) -> Option<Outgoing> {
-        if let Some(bytes) = self.outbound.pop(max) {
+        if let Some(bytes) = self.outbound.pop(max.min(self.allowance())) {
+            self.sent += bytes.len() as u64;
+            if let Some(flow) = &mut self.credit {
+                flow.allowance -= bytes.len();
+            }
             return Some(Outgoing::Data(bytes));
         }
-        if self.sending != Sending::Finishing {
+        if self.sending != Sending::Finishing || !self.outbound.is_empty() {
             return None;
         }
         self.sending = Sending::Finished;
@@ -210,8 +258,13 @@ impl Conn {
             Role::Server => Packet::CloseRequest { conn: self.id },
             Role::Agent => {
                 self.end_receiving(Receiving::Ended);
+                // Without an error the other end would take a truncated stream for a whole one.
+                let error = match self.receiving {
+                    Receiving::Failed(ended) => ended.to_string(),
+                    Receiving::Open | Receiving::Ended => String::new(),
+                };
                 Packet::CloseResponse {
-                    error: String::new(),
+                    error,
                     conn: self.id,
                 }
             }
@@ -221,10 +274,11 @@ impl Conn {
     /// Takes received payload. Returns the bytes to be withheld from the peer's window because the connection holds more
     /// than its share; `tunnel_is_over` says that its whole tunnel does.
     pub fn on_data(&mut self, bytes: Bytes, tunnel_is_over: bool) -> usize {
+        let len = bytes.len();
         if self.discards || self.receiving != Receiving::Open {
+            self.owe(len);
             return 0;
         }
-        let len = bytes.len();
         self.inbound.push(bytes);
         self.account.set(self.inbound.cost() + self.in_flight);
         if self.account.is_over() || (tunnel_is_over && self.account.charged() > 0) {
@@ -235,9 +289,13 @@ impl Conn {
         }
     }
 
-    /// The peer's close packet: CLOSE_RSP for a server's end, CLOSE_REQ for an agent's.
-    pub fn on_close(&mut self) {
-        self.end_receiving(Receiving::Ended);
+    /// The peer's close packet: CLOSE_RSP for a server's end, CLOSE_REQ for an agent's. `failed`: it tells of an error.
+    pub fn on_close(&mut self, failed: bool) {
+        self.end_receiving(if failed {
+            Receiving::Failed(Ended::ByAgent)
+        } else {
+            Receiving::Ended
+        });
         match self.role {
             Role::Server => {
                 // The agent has closed the target: nobody is left to send to.
@@ -265,6 +323,13 @@ impl Conn {
         self.drop_inbound()
     }
 
+    /// Drops what the peer does not take, long after the local side has gone; the close packet is next.
+    pub fn give_up_sending(&mut self) {
+        self.receiving = Receiving::Failed(Ended::Stalled);
+        self.outbound.clear();
+        self.finish();
+    }
+
     /// Whether nothing more will go out.
     #[must_use]
     pub fn is_finished(&self) -> bool {
@@ -289,10 +354,23 @@ impl Conn {
         self.account.charged()
     }
 
-    /// Bytes that have ever reached the local side: what tells slow from stalled.
+    /// Bytes that have ever reached the local side or been sent: what tells slow from stalled.
     #[must_use]
-    pub fn delivered_total(&self) -> u64 {
-        self.delivered
+    pub fn progress(&self) -> u64 {
+        self.delivered + self.sent
+    }
+
+    /// Bytes that may be sent now.
+    fn allowance(&self) -> usize {
+        self.credit
+            .as_ref()
+            .map_or(usize::MAX, |flow| flow.allowance)
+    }
+
+    fn owe(&mut self, len: usize) {
+        if let Some(flow) = &mut self.credit {
+            flow.owed += len;
+        }
     }
 
     fn end_receiving(&mut self, end: Receiving) {
@@ -302,6 +380,7 @@ impl Conn {
     }
 
     fn drop_inbound(&mut self) -> usize {
+        self.owe(self.inbound.len());
         self.inbound.clear();
         self.account.set(self.in_flight);
         std::mem::take(&mut self.withheld)
@@ -341,7 +420,7 @@ mod tests {
         assert_eq!(conn.next_outgoing(99), None);
         assert_eq!(conn.end(), None);
         conn.on_data(Bytes::from_static(b"answer"), false);
-        conn.on_close();
+        conn.on_close(false);
         assert_eq!(conn.pop(99).as_deref(), Some(&b"answer"[..]));
         assert_eq!(conn.end(), Some(Ok(())));
     }
@@ -351,7 +430,7 @@ mod tests {
         let mut conn = conn(Role::Agent);
         conn.push(Bytes::from_static(b"read before"));
         conn.on_data(Bytes::from_static(b"for the target"), false);
-        conn.on_close();
+        conn.on_close(false);
         assert!(conn.is_send_closed());
         assert_eq!(conn.next_outgoing(99), Some(data(b"read before")));
         assert_eq!(conn.next_outgoing(99), Some(close_response()));
@@ -373,13 +452,13 @@ mod tests {
     fn a_peers_close_twice_or_after_a_loss_changes_nothing() {
         let mut server = conn(Role::Server);
         server.on_tunnel_lost();
-        server.on_close();
+        server.on_close(false);
         assert_eq!(server.end(), Some(Err(Ended::TunnelLost)));
         assert_eq!(server.next_outgoing(99), None);
         let mut agent = conn(Role::Agent);
-        agent.on_close();
+        agent.on_close(false);
         assert_eq!(agent.next_outgoing(99), Some(close_response()));
-        agent.on_close();
+        agent.on_close(false);
         assert_eq!(agent.next_outgoing(99), None);
     }
 
@@ -431,7 +510,15 @@ mod tests {
         let withheld = conn.on_data(Bytes::from(vec![0; 2 * ALLOWANCE]), true);
         assert_eq!(conn.reset_stalled(), withheld);
         assert_eq!(conn.end(), Some(Err(Ended::Stalled)));
-        assert_eq!(conn.next_outgoing(99), Some(close_response()));
+        let error = Ended::Stalled.to_string();
+        let conn_id = conn.id();
+        assert_eq!(
+            conn.next_outgoing(99),
+            Some(Outgoing::Close(Packet::CloseResponse {
+                error,
+                conn: conn_id
+            }))
+        );
         assert_eq!(conn.charged(), 0);
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! * [`packet`] and [`codec`]: the seven packets of upstream's protocol and their bytes;
 //! * [`batch`]: messages that go out in one piece;
+//! * [`credit`]: flow control for each connection, between our own two ends;
 //! * [`grpc`]: messages inside HTTP/2 DATA, statuses, headers;
 //! * [`queue`], [`ledger`], [`scheduler`], [`conn`], [`mux`]: connections as byte queues on one tunnel, who may send
 //!   next, and who pays for what nobody has read yet.
@@ -24,6 +25,7 @@ pub mod batch;
 pub mod codec;
 pub mod conn;
 pub mod copy;
+pub mod credit;
 pub mod drain;
 pub mod grpc;
 pub mod keepalive;

@@ -118,7 +118,8 @@ impl Link {
     /// Carries packets until the stream ends; then ends the tunnel's connections and dials. `on_event` hears what the mux
     /// cannot do itself.
     ///
-    /// Not cancel safe: dropped, the tunnel is over, but its connections are not told. Use [`Self::close`].
+    /// Not cancel safe in that, if nobody runs it again, the tunnel is over, but its connections are not told: use [`Self::close`].
+    /// What was read stays in `self`, so it may be run again.
     pub async fn run(&mut self, mut on_event: impl FnMut(Event)) -> LinkEnd {
         let end = poll_fn(|cx| self.poll(cx, &mut on_event)).await;
         self.mux.on_lost();
@@ -131,6 +132,13 @@ impl Link {
         if self.send.send_trailers(status.to_headers()).is_err() {
             self.send.send_reset(h2::Reason::CANCEL);
         }
+    }
+
+    /// Ends our direction of the stream behind everything that was handed out; the peer then ends its own. Of an agent's end, with
+    /// no connections left. [`run`](Self::run) again to see the peer's end.
+    pub fn finish(&mut self) {
+        // Fails only on a stream that has ended already.
+        drop(self.send.send_data(Batch::default(), true));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, on_event: &mut impl FnMut(Event)) -> Poll<LinkEnd> {

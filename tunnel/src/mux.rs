@@ -15,13 +15,14 @@ use hashbrown::HashMap;
 
 pub use connection::{Closed, Connection};
 pub use dial::{Dial, DialError};
-pub use pressure::{CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK};
+pub use pressure::{CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK, UNSENT_LIMIT};
 pub use table::ConnectionTable;
 
 use crate::{
     batch::Batch,
     codec::{self, DecodeError, Decoded},
     conn::{Conn, Outgoing, Role},
+    credit::{self, Credit},
     ledger::Ledger,
     observe::{Limit, Observe},
     packet::{ConnectId, DialId, Packet, PacketKind},
@@ -90,6 +91,10 @@ struct State {
     lanes: ConnectionTable<Rc<Lane>>,
     scheduler: Scheduler<Rc<Lane>>,
     control: VecDeque<Packet>,
+    /// Grants to be sent; few, as each stands for half a window delivered.
+    grants: VecDeque<Credit>,
+    /// What the peer takes of a new connection, if it speaks [`crate::credit`].
+    credit: Option<u32>,
     dials: HashMap<DialId, Rc<PendingDial>>,
     last_dial: i64,
     last_conn: i64,
@@ -110,6 +115,17 @@ impl State {
         if bytes > 0 {
             self.window.withheld = self.window.withheld.saturating_sub(bytes);
             self.window.drained += bytes;
+            self.wake_link();
+        }
+    }
+
+    /// Grants to the peer what is due.
+    fn grant(&mut self, conn: &mut Conn) {
+        if let Some(bytes) = conn.take_grant() {
+            self.grants.push_back(Credit {
+                conn: conn.id(),
+                bytes: bytes as u64,
+            });
             self.wake_link();
         }
     }
@@ -141,6 +157,11 @@ impl Mux {
     }
 
     // For the owner.
+
+    /// The peer takes `window` bytes of each connection and grants more, as we do. To be called before there is any.
+    pub fn use_credit(&self, window: u32) {
+        self.state.borrow_mut().credit = Some(window);
+    }
 
     /// Asks the agent for a connection. Resolves with the agent's answer; dropping it gives the dial up.
     pub fn dial(self: &Rc<Self>, protocol: &str, address: &str) -> Dial {
@@ -263,6 +284,13 @@ impl Mux {
                     Role::Agent => self.on_packet_from_server(packet),
                 })
             }
+            Ok(Decoded::Unknown(credit::PACKET_TYPE)) => {
+                self.observer.received(None);
+                if let Some(credit) = credit::decode(message)? {
+                    self.on_credit(credit);
+                }
+                Ok(None)
+            }
             Ok(Decoded::Unknown(number)) => {
                 self.observer.received(None);
                 tracing::trace!(number, "ignored a packet of unknown type");
@@ -287,7 +315,7 @@ impl Mux {
                     if !error.is_empty() {
                         tracing::debug!(conn = conn.0, %error, "agent closed the connection with an error");
                     }
-                    lane.conn.borrow_mut().on_close();
+                    lane.conn.borrow_mut().on_close(!error.is_empty());
                     lane.wake_both();
                 }
             }
@@ -326,7 +354,7 @@ impl Mux {
             Packet::CloseRequest { conn } => {
                 let mut state = self.state.borrow_mut();
                 if let Some(lane) = state.lanes.get(conn).cloned() {
-                    lane.conn.borrow_mut().on_close();
+                    lane.conn.borrow_mut().on_close(false);
                     lane.wake_both();
                     state.schedule(&lane);
                 } else {
@@ -369,10 +397,26 @@ impl Mux {
         }
         let tunnel_is_over =
             state.window.withheld > 0 && self.ledger.used() > self.ledger.budget() / 4;
-        let withheld = lane.conn.borrow_mut().on_data(payload, tunnel_is_over);
-        state.window.withheld += withheld;
+        let mut receiver = lane.conn.borrow_mut();
+        state.window.withheld += receiver.on_data(payload, tunnel_is_over);
+        // Only what nobody wants has been delivered already.
+        state.grant(&mut receiver);
+        drop(receiver);
         drop(state);
         lane.wake_receiver();
+    }
+
+    fn on_credit(&self, credit: Credit) {
+        let mut state = self.state.borrow_mut();
+        // What has just ended may still be granted to.
+        if let Some(lane) = state.lanes.get(credit.conn).cloned() {
+            let bytes = usize::try_from(credit.bytes).unwrap_or(usize::MAX);
+            let mut conn = lane.conn.borrow_mut();
+            conn.on_grant(bytes);
+            if conn.is_ready() {
+                state.schedule(&lane);
+            }
+        }
     }
 
     fn on_dial_response(self: &Rc<Self>, error: String, conn: ConnectId, dial: DialId) {
@@ -412,7 +456,12 @@ impl Mux {
     }
 
     fn insert(&self, state: &mut State, conn: ConnectId) -> Rc<Lane> {
-        let lane = Rc::new(Lane::new(Conn::new(conn, self.role, self.ledger.clone())));
+        let end = Conn::new(conn, self.role, self.ledger.clone());
+        let end = match state.credit {
+            Some(window) => end.with_credit(window as usize),
+            None => end,
+        };
+        let lane = Rc::new(Lane::new(end));
         state.lanes.insert(conn, lane.clone());
         lane
     }
@@ -421,7 +470,7 @@ impl Mux {
     #[must_use]
     pub fn has_outgoing(&self) -> bool {
         let state = self.state.borrow();
-        !state.control.is_empty() || !state.scheduler.is_empty()
+        !state.control.is_empty() || !state.grants.is_empty() || !state.scheduler.is_empty()
     }
 
     /// The next messages to send: control packets first, then connections in the scheduler's order.
@@ -434,6 +483,11 @@ impl Mux {
         {
             codec::put_packet(&mut head, &packet);
             self.observer.sent(packet.kind());
+        }
+        while head.len() < MAX_BATCH
+            && let Some(credit) = state.grants.pop_front()
+        {
+            credit::put(&mut head, credit);
         }
         let mut payload = Bytes::new();
         while head.len() < MAX_BATCH
@@ -487,6 +541,7 @@ impl Mux {
         let mut state = self.state.borrow_mut();
         state.is_lost = true;
         state.control.clear();
+        state.grants.clear();
         let scheduler = std::mem::take(&mut state.scheduler);
         let lanes = std::mem::take(&mut state.lanes);
         let dials = std::mem::take(&mut state.dials);

@@ -199,10 +199,11 @@ impl Connection {
 
     /// Reports that `len` received bytes have left this process.
     pub fn delivered(&self, len: usize) {
-        let freed = self.lane.conn.borrow_mut().delivered(len);
-        if freed > 0 {
-            self.mux.state.borrow_mut().free_window(freed);
-        }
+        let mut conn = self.lane.conn.borrow_mut();
+        let freed = conn.delivered(len);
+        let mut state = self.mux.state.borrow_mut();
+        state.free_window(freed);
+        state.grant(&mut conn);
     }
 
     fn schedule(&self, is_ready: bool) {
@@ -217,9 +218,10 @@ impl Drop for Connection {
         let mut conn = self.lane.conn.borrow_mut();
         let freed = conn.abandon();
         let is_ready = conn.is_ready();
-        drop(conn);
         let mut state = self.mux.state.borrow_mut();
         state.free_window(freed);
+        state.grant(&mut conn);
+        drop(conn);
         if is_ready && !state.is_lost {
             state.schedule(&self.lane);
         }

@@ -21,6 +21,9 @@ pub const STALL_LIMIT_WHEN_TIGHT: Duration = Duration::from_secs(1);
 /// How long a server's end remembers a connection that its local side has left and whose CLOSE_RSP does not come.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a peer that grants no credit may let wait what a local side that has gone had sent.
+pub const UNSENT_LIMIT: Duration = Duration::from_secs(600);
+
 /// How often [`Mux::tick`] wants to be called.
 pub const TICK: Duration = Duration::from_millis(500);
 
@@ -78,18 +81,17 @@ impl Mux {
     pub fn tick(&self, now: Instant) {
         let mut victims = Vec::new();
         let mut forgotten = Vec::new();
+        let mut unsent = Vec::new();
         let mut biggest: Option<(usize, Rc<Lane>)> = None;
         let is_tight = self.ledger.is_tight();
         for lane in self.state.borrow().lanes.values() {
             let conn = lane.conn.borrow();
-            let idle = lane.idle_for(
-                now,
-                conn.delivered_total(),
-                conn.is_over() || conn.is_abandoned(),
-            );
+            let idle = lane.idle_for(now, conn.progress(), conn.is_over() || conn.is_abandoned());
             if conn.is_abandoned() {
                 if conn.is_finished() && idle >= CLOSE_LIMIT {
                     forgotten.push(conn.id());
+                } else if !conn.is_finished() && idle >= UNSENT_LIMIT {
+                    unsent.push(lane.clone());
                 }
             } else if conn.is_over() && !matches!(conn.end(), Some(Err(_))) {
                 if idle >= STALL_LIMIT {
@@ -124,6 +126,10 @@ impl Mux {
             lane.wake_both();
         }
         let mut state = self.state.borrow_mut();
+        for lane in unsent {
+            lane.conn.borrow_mut().give_up_sending();
+            state.schedule(&lane);
+        }
         for conn in forgotten {
             state.lanes.remove(conn);
         }

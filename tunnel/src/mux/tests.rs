@@ -1,6 +1,7 @@
 //! Both ends of a tunnel in memory: what one sends, the other gets.
 
 mod close;
+mod credit;
 mod dial;
 mod packets;
 mod policy;

@@ -215,7 +215,8 @@ fn a_stalled_target_is_reset_at_the_agents_end_alike() {
     let start = Instant::now();
     agent.mux.tick(start);
     agent.mux.tick(start + STALL_LIMIT);
-    assert_eq!(agent.sent(), [close_response(id, "")]);
+    let why = Ended::Stalled.to_string();
+    assert_eq!(agent.sent(), [close_response(id, &why)]);
     assert_eq!((agent.mux.connections(), agent.ledger.used()), (0, 0));
     assert!(stalled.is_reset());
 }

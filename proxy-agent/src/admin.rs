@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::admin::{Router, metrics_handler, moved_permanently, text};
+use certs::Timestamp;
+use daemon::admin::{Router, is_verbose, metrics_handler, moved_permanently, text};
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
@@ -53,7 +54,7 @@ impl Heartbeat {
 
 /// Health, readiness and metrics.
 pub(crate) fn health_router(metrics: &Arc<Metrics>, heartbeat: Arc<Heartbeat>) -> Router {
-    let ready = |metrics: Arc<Metrics>| move |head: &Parts| readiness(head, metrics.tunnels() > 0);
+    let ready = |metrics: Arc<Metrics>| move |head: &Parts| readiness(head, &metrics);
     Router::new()
         .route("/healthz", move |_| health(&heartbeat))
         .route("/readyz", ready(metrics.clone()))
@@ -79,22 +80,27 @@ fn health(heartbeat: &Heartbeat) -> Response<Full<Bytes>> {
     text(StatusCode::OK, "ok")
 }
 
-fn readiness(head: &Parts, is_ready: bool) -> Response<Full<Bytes>> {
-    let is_verbose = head.uri.query().unwrap_or_default().split('&').any(|pair| {
-        let name = pair.split_once('=').map_or(pair, |(name, _)| name);
-        name == "verbose"
-    });
-    match (is_ready, is_verbose) {
-        (true, false) => text(StatusCode::OK, "ok"),
-        (true, true) => text(
+/// Upstream's bodies, and with `?verbose` the state of each file behind them. A file that could not be taken up is no reason to
+/// be unready: what worked before still does.
+fn readiness(head: &Parts, metrics: &Metrics) -> Response<Full<Bytes>> {
+    let is_ready = metrics.tunnels() > 0;
+    let is_verbose = is_verbose(head);
+    let (status, body) = match (is_ready, is_verbose) {
+        (true, false) => (StatusCode::OK, "ok"),
+        (true, true) => (
             StatusCode::OK,
             "[+]ping ok\n[+]server-connected ok\ncheck passed\n",
         ),
-        (false, _) => text(
+        (false, _) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "[+]ping ok\n[-]server-connected failed: no servers connected\n",
         ),
+    };
+    if !is_verbose {
+        return text(status, body);
     }
+    let files = metrics.files().describe(Timestamp::now());
+    text(status, format!("{body}{files}"))
 }
 
 /// The host that a request was sent to, without its port, IPv6 in brackets.
@@ -127,7 +133,7 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let metrics = Arc::new(Metrics::new().unwrap());
+            let metrics = Arc::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap());
             let heartbeat = Arc::new(Heartbeat::new());
             let router = health_router(&metrics, heartbeat.clone());
             Self {

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use certs::reload;
 use daemon::admin::{AdminServer, AdminThread};
 use daemon::listen::ListenError;
-use tokio::task::LocalSet;
+use tokio::task::{JoinError, LocalSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tunnel::drain::{Drained, Tasks};
@@ -55,6 +56,9 @@ pub enum RunError {
         /// Which.
         name: &'static str,
     },
+    /// What reloads certificates has ended, by a panic.
+    #[error("reload certificates")]
+    Reload(#[source] JoinError),
 }
 
 /// An agent whose ports are bound and that does nothing yet.
@@ -77,7 +81,7 @@ impl Agent {
         let (host, port) = &config.admin;
         let admin = AdminServer::bind("--admin-bind-address, --admin-server-port", host, *port)?;
         Ok(Self {
-            metrics: Arc::new(Metrics::new()?),
+            metrics: Arc::new(Metrics::new(config.watcher.status())?),
             config,
             health,
             admin,
@@ -153,6 +157,7 @@ impl Agent {
         let ended = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
+            error = Box::pin(self.config.watcher.run(reload::DEFAULT_INTERVAL)) => Err(RunError::Reload(error)),
             error = watch(&threads, &self.metrics, &ledger) => Err(error),
             () = async {
                 tokio::join!(clients.sync(), async {

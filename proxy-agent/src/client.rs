@@ -12,9 +12,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use certs::Current;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tunnel::batch::Batch;
 use tunnel::conn::Role;
+use tunnel::credit;
 use tunnel::grpc::Status;
 use tunnel::ledger::Ledger;
 use tunnel::link::{self, Link};
@@ -34,7 +36,7 @@ use crate::dial::{DialFailure, Resolver, Target, dial};
 use crate::server_address::ServerAddress;
 
 pub(crate) use call::{Greeting, GreetingError};
-pub(crate) use session::Tunnel;
+pub(crate) use session::{Tunnel, TunnelEnd};
 
 use session::Driver;
 
@@ -93,13 +95,29 @@ pub(crate) enum ConnectError {
     Greeting(#[from] GreetingError),
 }
 
+/// Which certificates a tunnel was made with. Does not keep them, nor the key, in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Material(Weak<rustls::ClientConfig>);
+
+impl Material {
+    pub(crate) fn of(tls: &Arc<rustls::ClientConfig>) -> Self {
+        Self(Arc::downgrade(tls))
+    }
+
+    /// Whether those of `current` are others.
+    pub(crate) fn is_outdated(&self, current: &Arc<rustls::ClientConfig>) -> bool {
+        // A weak reference keeps the address from being given to another.
+        !std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(current))
+    }
+}
+
 /// Makes tunnels.
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) server: ServerAddress,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) authority: String,
-    pub(crate) tls: Arc<rustls::ClientConfig>,
+    pub(crate) tls: Current<Arc<rustls::ClientConfig>>,
     pub(crate) announcement: Announcement,
     pub(crate) keepalive: Duration,
     pub(crate) resolver: Resolver,
@@ -149,8 +167,9 @@ impl Connector {
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let handshake =
-            TlsConnector::from(self.tls.clone()).connect(self.server_name.clone(), transport);
+        let tls = self.tls.current();
+        let material = Material::of(&tls);
+        let handshake = TlsConnector::from(tls).connect(self.server_name.clone(), transport);
         let stream = timeout_at(deadline, handshake)
             .await
             .map_err(|_| ConnectError::TimedOut {
@@ -181,10 +200,15 @@ impl Connector {
             let (head, recv) = response.into_parts();
             let greeting = call::greeting(&head)?;
             let mux = Mux::new(Role::Agent, self.ledger.clone(), self.observer.clone());
+            // Upstream's server says nothing of it.
+            if let Some(window) = credit::announced(&head.headers) {
+                mux.use_credit(window);
+            }
             let link = Link::new(mux.clone(), send, recv);
             Ok(Tunnel {
                 greeting,
                 peer,
+                material,
                 mux,
                 link,
                 driver,

@@ -7,30 +7,37 @@
 //!   ([`pace`]), where upstream makes one a second for ever.
 //! - How many servers there are is what the last new server said.
 //! - A client is removed by what it is, not by its server's id: the end of an old tunnel never removes a new one (W22).
+//! - When the agent's certificate or the CA bundle changed, each tunnel is replaced make-before-break: connections are made
+//!   until one reaches the same server, new dials go to that one, and the old tunnel ends when its last connection has
+//!   ([`retire`]). An attempt that fails leaves the old one as it is.
 //! - The signal to drain ends waits and attempts; every tunnel then tells its server once.
 
 mod pace;
+mod retire;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use certs::Current;
 use hashbrown::HashMap;
+use rustls::ClientConfig;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use tunnel::backoff::Backoff;
 use tunnel::mux::Mux;
 
 use crate::admin::Heartbeat;
-use crate::client::{ConnectError, Connector, Tunnel, chain};
+use crate::client::{ConnectError, Connector, Material, Tunnel, TunnelEnd, chain};
 use crate::config::SyncConfig;
 use crate::endpoint::{Dialer, Endpoints};
-use crate::metrics::{Attempt, Metrics};
+use crate::metrics::{Attempt, Metrics, Open};
 use pace::Pace;
 
-/// Tunnels of one agent at most, whatever servers say of their number.
+/// Tunnels of one agent at most, whatever servers say of their number; and as many that were replaced and are still in use.
 pub(crate) const MAX_TUNNELS: usize = 256;
 
 /// A tunnel that was lost sooner than this counts as a failed attempt: its server takes calls and drops them.
@@ -43,11 +50,18 @@ const BEAT: Duration = Duration::from_secs(5);
 pub(crate) trait Connect {
     /// A tunnel to whichever server answers. Cancel safe, and bounded in time.
     async fn connect(&self) -> Result<Tunnel, ConnectError>;
+
+    /// What it connects with.
+    fn tls(&self) -> &Current<Arc<ClientConfig>>;
 }
 
 impl Connect for Connector {
     async fn connect(&self) -> Result<Tunnel, ConnectError> {
         Self::connect(self).await
+    }
+
+    fn tls(&self) -> &Current<Arc<ClientConfig>> {
+        &self.tls
     }
 }
 
@@ -55,6 +69,8 @@ impl Connect for Connector {
 #[derive(Debug)]
 pub(crate) struct ClientSet<C> {
     connector: C,
+    /// What tunnels should be made with; tells of changes.
+    tls: Current<Arc<ClientConfig>>,
     config: SyncConfig,
     dialer: Dialer,
     heartbeat: Arc<Heartbeat>,
@@ -70,10 +86,23 @@ type Clients = Rc<ClientTable>;
 
 #[derive(Debug, Default)]
 struct ClientTable {
-    by_server: RefCell<HashMap<String, Rc<Mux>>>,
+    by_server: RefCell<HashMap<String, Rc<Client>>>,
+    /// Clients that were replaced and still run.
+    retired: Cell<usize>,
     lost: Notify,
     /// Whether the last loss was that of a tunnel that had just come.
     was_short_lived: Cell<bool>,
+}
+
+/// One tunnel.
+#[derive(Debug)]
+struct Client {
+    mux: Rc<Mux>,
+    material: Material,
+    /// Cancelled when another one has taken its place.
+    retired: CancellationToken,
+    /// The gauge that it counts in.
+    counted: RefCell<Open>,
 }
 
 /// What to do after a round.
@@ -94,6 +123,7 @@ impl<C: Connect> ClientSet<C> {
         heartbeat: Arc<Heartbeat>,
     ) -> Self {
         Self {
+            tls: connector.tls().clone(),
             connector,
             dialer,
             heartbeat,
@@ -117,8 +147,8 @@ impl<C: Connect> ClientSet<C> {
             tunnels = clients.len(),
             "draining: no new tunnels, servers are told to send no new dials"
         );
-        for mux in clients.values() {
-            mux.send_drain();
+        for client in clients.values() {
+            client.mux.send_drain();
         }
     }
 
@@ -150,68 +180,115 @@ impl<C: Connect> ClientSet<C> {
         }
     }
 
-    /// Whether one more tunnel is wanted.
+    /// Whether one more tunnel is wanted, or another in the place of one.
     fn is_looking(&self) -> bool {
         let open = self.clients.by_server.borrow().len();
-        open < MAX_TUNNELS && (open < self.wanted || self.config.forever)
+        open < MAX_TUNNELS && (open < self.wanted || self.config.forever) || self.is_renewing()
+    }
+
+    /// Whether a tunnel was made with certificates of before.
+    fn is_renewing(&self) -> bool {
+        let current = self.tls.current();
+        let by_server = self.clients.by_server.borrow();
+        self.clients.retired.get() < MAX_TUNNELS
+            && by_server
+                .values()
+                .any(|client| client.material.is_outdated(&current))
+    }
+
+    /// Whether a tunnel to `server_id` would be one too many.
+    fn is_surplus(&self, server_id: &str, tunnel: &Tunnel) -> bool {
+        let current = self.tls.current();
+        let by_server = self.clients.by_server.borrow();
+        match by_server.get(server_id) {
+            // Certificates may have changed once more during the handshake.
+            Some(known) => {
+                !known.material.is_outdated(&current) || tunnel.material().is_outdated(&current)
+            }
+            None => by_server.len() >= MAX_TUNNELS,
+        }
     }
 
     fn on_tunnel(&mut self, tunnel: Tunnel) -> Next {
         let greeting = tunnel.greeting().clone();
-        if self
-            .clients
-            .by_server
-            .borrow()
-            .contains_key(&greeting.server_id)
-        {
+        if self.is_surplus(&greeting.server_id, &tunnel) {
             self.metrics().attempted(Attempt::Duplicate);
             tracing::debug!(server = greeting.server_id, peer = %tunnel.peer(), "connected to this server already");
             self.dialer.tasks.spawn(tunnel.say_goodbye());
             return Next::After(self.pace.next_delay(Instant::now()));
         }
-        self.metrics().attempted(Attempt::Added);
         self.wanted = greeting.server_count;
         self.metrics().know_servers(self.wanted);
-        self.add(greeting.server_id, tunnel);
+        match self.add(greeting.server_id, tunnel) {
+            None => self.metrics().attempted(Attempt::Added),
+            Some(old) => {
+                self.metrics().attempted(Attempt::Renewed);
+                self.retire(&old);
+            }
+        }
         self.pace.restart(Instant::now());
         if !self.is_looking() {
             Next::Rest
-        } else if self.clients.by_server.borrow().len() < self.wanted {
+        } else if self.clients.by_server.borrow().len() < self.wanted || self.is_renewing() {
             Next::After(Duration::ZERO)
         } else {
             Next::After(self.pace.next_delay(Instant::now()))
         }
     }
 
-    /// Registers a tunnel and runs it.
-    fn add(&self, server_id: String, tunnel: Tunnel) {
+    /// Lets a client that another one has taken the place of come to its end.
+    fn retire(&self, old: &Client) {
+        *old.counted.borrow_mut() = self.metrics().tunnel_retired();
+        self.clients.retired.update(|count| count + 1);
+        old.mux.send_drain();
+        old.retired.cancel();
+    }
+
+    /// Registers a tunnel and runs it. Returns the client in whose place it is.
+    fn add(&self, server_id: String, tunnel: Tunnel) -> Option<Rc<Client>> {
         let span = tracing::info_span!("tunnel", server = %server_id.escape_debug(), peer = %tunnel.peer());
-        let mux = tunnel.mux().clone();
-        self.clients
+        let client = Rc::new(Client {
+            mux: tunnel.mux().clone(),
+            material: tunnel.material().clone(),
+            retired: CancellationToken::new(),
+            counted: RefCell::new(self.metrics().tunnel_opened()),
+        });
+        let replaced = self
+            .clients
             .by_server
             .borrow_mut()
-            .insert(server_id.clone(), mux.clone());
-        let open = self.metrics().tunnel_opened();
+            .insert(server_id.clone(), client.clone());
+        let endpoints = Endpoints::new(self.dialer.clone(), client.mux.clone());
         let registered = Registered {
             clients: self.clients.clone(),
             server_id,
-            mux: mux.clone(),
+            client,
             since: Instant::now(),
         };
-        let endpoints = Endpoints::new(self.dialer.clone(), mux);
         let metrics = self.metrics().clone();
         let server_count = self.wanted;
         let run = async move {
             tracing::info!(server_count, "tunnel up");
-            let end = Box::pin(tunnel.run(|event| endpoints.on_event(event))).await;
+            let unused = async {
+                registered.client.retired.cancelled().await;
+                tracing::info!(
+                    connections = endpoints.connections(),
+                    "certificates changed: another tunnel to this server takes new dials"
+                );
+                retire::unused(&endpoints).await;
+            };
+            let end = Box::pin(tunnel.run(|event| endpoints.on_event(event), unused)).await;
             if let Some(code) = end.code() {
                 metrics.tunnel_failed(code);
             }
-            tracing::warn!(reason = chain(&end), lived = ?registered.since.elapsed(), "tunnel down");
-            drop(open);
-            drop(registered);
+            let lived = registered.since.elapsed();
+            match end {
+                TunnelEnd::Finished => tracing::info!(?lived, "replaced tunnel closed"),
+                end => tracing::warn!(reason = chain(&end), ?lived, "tunnel down"),
+            }
         };
         self.dialer.tasks.spawn(run.instrument(span));
+        replaced
     }
 
     /// Until the next attempt is due, or a tunnel is lost.
@@ -235,6 +312,13 @@ impl<C: Connect> ClientSet<C> {
                         return;
                     }
                 }
+                () = self.tls.changed() => {
+                    // Many agents see a change at the same time.
+                    let at = Instant::now() + self.config.interval.mul_f64(fastrand::f64());
+                    self.pace.restart(at);
+                    self.failures.reset();
+                    due = Some(due.map_or(at, |due| due.min(at)));
+                }
                 () = sleep_until(due.unwrap_or(beat).min(beat)) => {
                     if due.is_some_and(|due| due <= Instant::now()) {
                         return;
@@ -255,16 +339,21 @@ impl<C: Connect> ClientSet<C> {
 struct Registered {
     clients: Clients,
     server_id: String,
-    mux: Rc<Mux>,
+    client: Rc<Client>,
     since: Instant,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if self.client.retired.is_cancelled() {
+            // Another one is in its place: nothing is lost.
+            self.clients.retired.update(|count| count.saturating_sub(1));
+            return;
+        }
         let mut by_server = self.clients.by_server.borrow_mut();
         if by_server
             .get(&self.server_id)
-            .is_some_and(|mux| Rc::ptr_eq(mux, &self.mux))
+            .is_some_and(|client| Rc::ptr_eq(client, &self.client))
         {
             by_server.remove(&self.server_id);
         }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use certs::{Identity, LoadError, Roots, TlsOptions};
+use certs::{
+    ClientFiles, Current, Identity, LoadError, Roots, StoreError, TlsOptions, Token, Watcher,
+};
 use daemon::flags::{GoDuration, StringSlice};
 use http::HeaderValue;
 use rustls::ClientConfig;
@@ -48,9 +50,9 @@ pub enum ConfigError {
         #[source]
         source: LoadError,
     },
-    /// The files are fine, and still TLS does not take them.
-    #[error("prepare TLS")]
-    Tls(#[source] certs::tls::ConfigError),
+    /// The files are fine one by one, and not together.
+    #[error("--ca-cert, --agent-cert, --agent-key")]
+    Tls(#[source] StoreError),
 }
 
 /// How this agent finds and keeps its tunnels.
@@ -69,17 +71,24 @@ pub(crate) struct SyncConfig {
 pub(crate) struct Announcement {
     pub(crate) agent_id: HeaderValue,
     pub(crate) identifiers: HeaderValue,
-    /// Read at each attempt.
-    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) token: Option<TokenFile>,
+}
+
+/// `--service-account-token-path`. Read at each attempt; while it cannot be, what it held last is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenFile {
+    pub(crate) file: PathBuf,
+    /// What it held last. `None` if it held no token at the start.
+    pub(crate) last: Option<Current<Token>>,
 }
 
 /// Everything that an agent needs to start. `Debug` shows paths and dates, no secrets.
-#[derive(Clone)]
 pub struct Config {
     pub(crate) server: ServerAddress,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) authority: String,
-    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) tls: Current<Arc<ClientConfig>>,
+    pub(crate) watcher: Watcher,
     pub(crate) announcement: Announcement,
     pub(crate) sync: SyncConfig,
     pub(crate) keepalive: Duration,
@@ -111,16 +120,19 @@ impl Config {
         ) else {
             return Err(ConfigError::Options(Problems(problems)));
         };
-        let (tls, has_certificate) = tls(cli, &alpn)?;
+        let mut watcher = Watcher::new();
+        let (tls, has_certificate) = tls(cli, &alpn, &mut watcher)?;
+        let token = given(&cli.service_account_token_path).map(|file| token(file, &mut watcher));
         Ok(Self {
             authority: server.authority(has_certificate),
             server,
             server_name,
             tls,
+            watcher,
             announcement: Announcement {
                 agent_id,
                 identifiers,
-                token_file: given(&cli.service_account_token_path).map(Path::to_owned),
+                token,
             },
             sync: SyncConfig {
                 interval: at_least(cli.sync_interval, MIN_SYNC_INTERVAL),
@@ -170,20 +182,47 @@ fn alpn(cli: &Cli) -> Vec<String> {
 }
 
 /// The TLS configuration, and whether it has a client certificate.
-fn tls(cli: &Cli, alpn: &[String]) -> Result<(Arc<ClientConfig>, bool), ConfigError> {
+///
+/// Files are looked at one by one before the watcher takes them as a set, so that a fault is told under its own flag.
+fn tls(
+    cli: &Cli,
+    alpn: &[String],
+    watcher: &mut Watcher,
+) -> Result<(Current<Arc<ClientConfig>>, bool), ConfigError> {
     let file = |flag| move |source| ConfigError::File { flag, source };
-    let roots = given(&cli.ca_cert).ok_or(ConfigError::NoRoots)?;
-    let roots = Roots::load(roots).map_err(file("--ca-cert"))?;
+    let ca = given(&cli.ca_cert).ok_or(ConfigError::NoRoots)?.to_owned();
+    Roots::load(&ca).map_err(file("--ca-cert"))?;
     let identity = match (given(&cli.agent_cert), given(&cli.agent_key)) {
         (Some(certificate), Some(key)) => {
-            Some(Identity::load(certificate, key).map_err(file("--agent-cert, --agent-key"))?)
+            Identity::load(certificate, key).map_err(file("--agent-cert, --agent-key"))?;
+            Some((certificate.to_owned(), key.to_owned()))
         }
         _ => None,
     };
+    let has_certificate = identity.is_some();
     let alpn: Vec<&[u8]> = alpn.iter().map(String::as_bytes).collect();
-    let config = certs::client_config(&roots, identity.as_ref(), &alpn, &TlsOptions::default())
+    let files = ClientFiles { ca, identity };
+    let tls = watcher
+        .client(files, &alpn, &TlsOptions::default())
         .map_err(ConfigError::Tls)?;
-    Ok((config, identity.is_some()))
+    Ok((tls, has_certificate))
+}
+
+/// A token that cannot be read is no reason not to start: servers may not ask for it, or it may come later.
+fn token(file: &Path, watcher: &mut Watcher) -> TokenFile {
+    let last = watcher
+        .token(file)
+        .inspect_err(|error| {
+            tracing::warn!(
+                error = crate::client::chain(error),
+                "no token yet, tunnels will wait for it"
+            );
+        })
+        .ok();
+    TokenFile {
+        file: file.to_owned(),
+        last,
+    }
 }
 
 /// The path, unless it is empty.

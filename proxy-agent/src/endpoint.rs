@@ -84,6 +84,16 @@ impl Endpoints {
         }
     }
 
+    /// Whether there is neither a dial nor a connection, and nothing of one that has yet to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.borrow().is_empty() && self.connections() == 0 && !self.mux.has_outgoing()
+    }
+
+    /// Connections established now.
+    pub(crate) fn connections(&self) -> usize {
+        self.mux.connections()
+    }
+
     fn on_dial(&self, dial: DialId, network: &str, address: &str) {
         let mut pending = self.pending.borrow_mut();
         if pending.len() >= MAX_PENDING_DIALS {

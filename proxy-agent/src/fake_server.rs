@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use certs::{Authority, TlsOptions};
+use certs::issue::Replace;
+use certs::{Authority, ClientFiles, Current, Timestamp, TlsOptions, Watcher};
 use http::{Request, Response};
-use rustls::ServerConfig;
+use rustls::{ClientConfig, ServerConfig};
+use tempfile::TempDir;
 use tokio::io::{DuplexStream, duplex};
 use tokio::task::spawn_local;
 use tokio::time::Instant;
@@ -72,6 +74,9 @@ pub(crate) struct Backend {
 #[derive(Debug)]
 pub(crate) struct FakeServers {
     pub(crate) connector: Connector,
+    folder: TempDir,
+    authority: Authority,
+    watcher: RefCell<Watcher>,
     tls: Arc<ServerConfig>,
     no_alpn: Arc<ServerConfig>,
     manners: RefCell<VecDeque<Manner>>,
@@ -89,7 +94,16 @@ impl FakeServers {
             .unwrap()
             .identity()
             .unwrap();
-        let client = authority.issue_client("agent").unwrap().identity().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.crt");
+        std::fs::write(&ca, authority.certificate_pem()).unwrap();
+        let client = authority.issue_client("agent").unwrap();
+        let client = client.write(folder.path(), "agent", Replace::No).unwrap();
+        let files = ClientFiles {
+            ca,
+            identity: Some((client.certificate, client.key)),
+        };
+        let mut watcher = Watcher::new();
         let roots = authority.roots().unwrap();
         let options = TlsOptions::default();
         let server =
@@ -99,11 +113,11 @@ impl FakeServers {
             server_name: server_address.name().unwrap(),
             authority: server_address.authority(true),
             server: server_address,
-            tls: certs::client_config(&roots, Some(&client), &[b"h2"], &options).unwrap(),
+            tls: watcher.client(files, &[b"h2"], &options).unwrap(),
             announcement: Announcement {
                 agent_id: "agent-1".parse().unwrap(),
                 identifiers: "".parse().unwrap(),
-                token_file: None,
+                token: None,
             },
             keepalive: tunnel::keepalive::AGENT_INTERVAL,
             resolver: Resolver::default(),
@@ -112,12 +126,27 @@ impl FakeServers {
         };
         Rc::new(Self {
             connector,
+            folder,
+            authority,
+            watcher: RefCell::new(watcher),
             tls: server(&[b"h2"]),
             no_alpn: server(&[]),
             manners: RefCell::new(manners.into_iter().collect()),
             connections: RefCell::default(),
             backends: RefCell::default(),
         })
+    }
+
+    /// Gives the agent another certificate of the same authority.
+    pub(crate) fn renew_certificate(&self) {
+        let client = self.authority.issue_client("agent").unwrap();
+        client
+            .write(self.folder.path(), "agent", Replace::Yes)
+            .unwrap();
+        // The second look finds the files at rest.
+        for _ in 0..2 {
+            self.watcher.borrow_mut().poll_once(Timestamp::now());
+        }
     }
 
     /// What the next connections get.
@@ -204,6 +233,10 @@ impl Connect for Rc<FakeServers> {
         self.connector
             .open(ours, PEER, Instant::now() + CONNECT_LIMIT)
             .await
+    }
+
+    fn tls(&self) -> &Current<Arc<ClientConfig>> {
+        &self.connector.tls
     }
 }
 

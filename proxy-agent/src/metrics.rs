@@ -1,7 +1,11 @@
 //! Every metric of this process (wire-protocol.md 7.2), under upstream's names where upstream has it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use certs::status::{FileState, Outcome};
+use certs::{Current, Status, Timestamp};
+use daemon::file_metrics::{self, FileSample};
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
 };
@@ -25,6 +29,8 @@ pub struct Metrics {
     dial_failures: IntCounterVec,
     connection_failures: IntCounterVec,
     server_connections: IntGauge,
+    retired_connections: IntGauge,
+    files: Current<Arc<Status>>,
     known_servers: IntGauge,
     endpoint_connections: IntGauge,
     packets: IntCounterVec,
@@ -50,6 +56,8 @@ pub(crate) enum DialFailureReason {
 pub(crate) enum Attempt {
     /// With a new tunnel.
     Added,
+    /// With a tunnel in the place of one that was made with certificates of before.
+    Renewed,
     /// At a server that we have a tunnel to.
     Duplicate,
     /// Without an answer that can be used.
@@ -57,13 +65,17 @@ pub(crate) enum Attempt {
 }
 
 impl Metrics {
-    /// All metrics at zero, those of the process besides.
+    /// All metrics at zero, those of the process besides; `files` is read at each scrape.
     ///
     /// # Errors
     /// If two have the same name, which no input leads to.
-    pub fn new() -> prometheus::Result<Self> {
+    pub fn new(files: Current<Arc<Status>>) -> prometheus::Result<Self> {
         let registry = Registry::new();
         daemon::process_metrics::register(&registry)?;
+        let watched = files.clone();
+        file_metrics::register(&registry, &format!("{PREFIX}_"), move || {
+            samples(&watched.current())
+        })?;
         let r = &registry;
         let metrics = Self {
             dial_duration: register(
@@ -99,6 +111,14 @@ impl Metrics {
                     "Tunnels to servers that are open.",
                 )?,
             )?,
+            retired_connections: register(
+                r,
+                gauge(
+                    "replaced_server_connections",
+                    "Tunnels that were replaced after a change of certificates and still carry connections.",
+                )?,
+            )?,
+            files,
             known_servers: register(
                 r,
                 gauge("known_server_count", "Servers that are said to exist.")?,
@@ -130,7 +150,7 @@ impl Metrics {
                 r,
                 counters(
                     "server_connection_attempts_total",
-                    "Attempts to open a tunnel to one more server, by outcome (added, duplicate, failed).",
+                    "Attempts to open a tunnel to one more server, by outcome (added, renewed, duplicate, failed).",
                     &["outcome"],
                 )?,
             )?,
@@ -169,7 +189,12 @@ impl Metrics {
         for reason in [DialFailureReason::Timeout, DialFailureReason::Unknown] {
             metrics.dial_failures.with_label_values(&[reason.name()]);
         }
-        for attempt in [Attempt::Added, Attempt::Duplicate, Attempt::Failed] {
+        for attempt in [
+            Attempt::Added,
+            Attempt::Renewed,
+            Attempt::Duplicate,
+            Attempt::Failed,
+        ] {
             metrics.attempts.with_label_values(&[attempt.name()]);
         }
         Ok(metrics)
@@ -205,6 +230,23 @@ impl Metrics {
     /// A tunnel is open for as long as the guard lives.
     pub(crate) fn tunnel_opened(&self) -> Open {
         Open::new(&self.server_connections)
+    }
+
+    /// A tunnel that was replaced is still in use for as long as the guard lives.
+    pub(crate) fn tunnel_retired(&self) -> Open {
+        Open::new(&self.retired_connections)
+    }
+
+    /// Tunnels that were replaced and are in use now.
+    #[cfg(test)]
+    pub(crate) fn replaced_tunnels(&self) -> i64 {
+        self.retired_connections.get()
+    }
+
+    /// The files that are watched.
+    #[must_use]
+    pub fn files(&self) -> Arc<Status> {
+        self.files.current()
     }
 
     /// A connection to a target is open for as long as the guard lives.
@@ -267,6 +309,7 @@ impl Attempt {
     const fn name(self) -> &'static str {
         match self {
             Self::Added => "added",
+            Self::Renewed => "renewed",
             Self::Duplicate => "duplicate",
             Self::Failed => "failed",
         }
@@ -331,6 +374,21 @@ impl Observe for TunnelObserver {
     }
 }
 
+fn samples(status: &Status) -> Vec<FileSample> {
+    let now = Timestamp::now();
+    let files = status.files().iter();
+    files
+        .map(|file| FileSample {
+            file: file.file().display().to_string(),
+            expiry_seconds: file.expiry_seconds(now),
+            is_stale: *file.state() != FileState::Fresh,
+            reloads: Outcome::ALL
+                .map(|outcome| (outcome.name(), file.changes(outcome)))
+                .to_vec(),
+        })
+        .collect()
+}
+
 fn opts(name: &str, help: &str) -> Opts {
     Opts::new(format!("{PREFIX}_{name}"), help)
 }
@@ -375,7 +433,7 @@ mod tests {
     /// wire-protocol.md T19 and 7.2: upstream's suite reads these from an agent that has done nothing yet.
     #[test]
     fn a_new_agent_has_the_series_and_help_texts_that_upstreams_tests_read() {
-        let text = rendered(&Metrics::new().unwrap());
+        let text = rendered(&Metrics::new(Current::fixed(Arc::default())).unwrap());
         for line in [
             "open_server_connections 0",
             "known_server_count 0",
@@ -396,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_packet_counts_under_its_direction_and_type() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
         let observer = metrics.tunnel_observer();
         for kind in PacketKind::ALL {
             observer.received(Some(kind));
@@ -423,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_gauge_falls_when_its_guard_is_dropped() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
         let open = (metrics.tunnel_opened(), metrics.tunnel_opened());
         assert_eq!(metrics.tunnels(), 2);
         drop(open);

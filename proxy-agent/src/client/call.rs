@@ -4,14 +4,17 @@
 use std::io;
 use std::path::Path;
 
+use certs::Token;
+use certs::store::MAX_TOKEN_BYTES;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
+use tunnel::credit;
 use tunnel::grpc::{self, Status};
 
 use super::ConnectError;
-use crate::config::Announcement;
+use crate::config::{Announcement, TokenFile};
 
 /// The method; without a package in front (wire-protocol.md T3).
 const PATH: &str = "/AgentService/Connect";
@@ -19,8 +22,8 @@ const PATH: &str = "/AgentService/Connect";
 /// `user-agent` of the call.
 const USER_AGENT: &str = concat!("adit-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Longest token that is read, in bytes; a service account's has about 1 KiB.
-const MAX_TOKEN: u64 = 16 * 1024;
+/// Most bytes of a token file that are read: the longest token and white space around it, and enough to see that it is longer.
+const MAX_READ: u64 = 2 * MAX_TOKEN_BYTES as u64;
 
 /// Longest server id that is taken, in bytes.
 const MAX_SERVER_ID: usize = 1024;
@@ -63,37 +66,44 @@ pub(super) async fn request(
     let mut request = grpc::request(authority, PATH, USER_AGENT)?;
     let headers = request.headers_mut();
     headers.insert("agentid", announcement.agent_id.clone());
+    headers.insert(credit::HEADER, credit::announcement());
     headers.insert("agentidentifiers", announcement.identifiers.clone());
-    if let Some(file) = &announcement.token_file {
-        let token = token(file).await.map_err(|source| ConnectError::Token {
-            file: file.clone(),
-            source,
-        })?;
-        headers.insert(header::AUTHORIZATION, token);
+    if let Some(token) = &announcement.token {
+        headers.insert(header::AUTHORIZATION, bearer(&current(token).await?)?);
     }
     Ok(request)
 }
 
-/// `Bearer` and the file's content, trimmed: upstream sends the file's last line feed along and fails (wire-protocol.md 4.9).
-async fn token(file: &Path) -> io::Result<HeaderValue> {
-    let mut token = String::new();
-    File::open(file)
-        .await?
-        .take(MAX_TOKEN + 1)
-        .read_to_string(&mut token)
-        .await?;
-    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-    let longest = usize::try_from(MAX_TOKEN).unwrap_or(usize::MAX);
-    match token.trim() {
-        "" => Err(invalid("file is empty")),
-        token if token.len() > longest => Err(invalid("file is too long for a token")),
-        token => {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-                .map_err(|_| invalid("file has bytes that no token has"))?;
-            value.set_sensitive(true);
-            Ok(value)
-        }
+/// What the file holds now, or if that is no token, what it held last; the watcher has warned of that.
+async fn current(token: &TokenFile) -> Result<Token, ConnectError> {
+    match (read(&token.file).await, &token.last) {
+        (Err(_), Some(last)) => Ok(last.current()),
+        (read, _) => read,
     }
+}
+
+async fn read(file: &Path) -> Result<Token, ConnectError> {
+    let failed = |source| ConnectError::Token {
+        file: file.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let read = async {
+        File::open(file)
+            .await?
+            .take(MAX_READ)
+            .read_to_end(&mut bytes)
+            .await
+    };
+    read.await.map_err(failed)?;
+    Token::from_bytes(file, &bytes).map_err(|error| failed(io::Error::other(error)))
+}
+
+/// `Bearer` and the token, trimmed: upstream sends the file's last line feed along and fails (wire-protocol.md 4.9).
+fn bearer(token: &Token) -> Result<HeaderValue, http::Error> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.as_str()))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Reads the response headers.
@@ -242,7 +252,10 @@ mod tests {
         let announcement = Announcement {
             agent_id: HeaderValue::from_static("a"),
             identifiers: HeaderValue::from_static("host=h"),
-            token_file: Some(file.clone()),
+            token: Some(TokenFile {
+                file: file.clone(),
+                last: None,
+            }),
         };
         let error = request("s", &announcement).await.unwrap_err();
         assert_eq!(
@@ -264,6 +277,28 @@ mod tests {
                 request("s", &announcement).await,
                 Err(ConnectError::Token { .. })
             ));
+        }
+    }
+
+    #[tokio::test]
+    async fn while_a_token_file_holds_no_token_the_last_one_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "first").unwrap();
+        let last = certs::Watcher::new().token(&file).unwrap();
+        let announcement = Announcement {
+            agent_id: HeaderValue::from_static("a"),
+            identifiers: HeaderValue::from_static(""),
+            token: Some(TokenFile {
+                file: file.clone(),
+                last: Some(last),
+            }),
+        };
+        for (content, token) in [("", "first"), ("second", "second"), ("a b", "first")] {
+            std::fs::write(&file, content).unwrap();
+            let request = request("s", &announcement).await.unwrap();
+            let value = request.headers().get("authorization").unwrap();
+            assert_eq!(value, &format!("Bearer {token}"));
         }
     }
 }

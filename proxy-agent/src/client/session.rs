@@ -15,10 +15,13 @@ use tunnel::keepalive::{self, Keepalive};
 use tunnel::link::{self, Link, LinkEnd};
 use tunnel::mux::{Event, Mux};
 
-use super::Greeting;
+use super::{Greeting, Material};
 
 /// How long a tunnel that is not wanted may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long the last bytes of a tunnel that is no longer needed may take, and its server's answer.
+const FINISH_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a tunnel ended.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +33,9 @@ pub(crate) enum TunnelEnd {
     /// The connection below it.
     #[error("connection closed")]
     Closed,
+    /// It was no longer needed.
+    #[error("no longer needed")]
+    Finished,
     /// The server does not answer pings.
     #[error("server answered no ping for {:?}", keepalive::TIMEOUT)]
     Dead,
@@ -40,6 +46,7 @@ impl TunnelEnd {
     pub(crate) fn code(&self) -> Option<Code> {
         match self {
             Self::Link(end) => end.code(),
+            Self::Finished => None,
             Self::Closed | Self::Dead => Some(Code::Unavailable),
         }
     }
@@ -49,6 +56,7 @@ impl TunnelEnd {
 pub(crate) struct Tunnel {
     pub(super) greeting: Greeting,
     pub(super) peer: SocketAddr,
+    pub(super) material: Material,
     pub(super) mux: Rc<Mux>,
     pub(super) link: Link,
     pub(super) driver: Driver,
@@ -84,10 +92,20 @@ impl Tunnel {
         &self.mux
     }
 
-    /// Carries packets until the tunnel ends; its connections have then been told.
+    /// Which certificates it was made with.
+    pub(crate) fn material(&self) -> &Material {
+        &self.material
+    }
+
+    /// Carries packets until the tunnel ends, or `unused` resolves and the tunnel is ended in order; its connections have then
+    /// been told.
     ///
     /// Not cancel safe: dropped, its connections are not told.
-    pub(crate) async fn run(mut self, on_event: impl FnMut(Event)) -> TunnelEnd {
+    pub(crate) async fn run(
+        mut self,
+        mut on_event: impl FnMut(Event),
+        unused: impl Future<Output = ()>,
+    ) -> TunnelEnd {
         let keepalive = Keepalive::new(self.keepalive, keepalive::TIMEOUT, Instant::now());
         let ping_pong = self.ping_pong.take();
         let watch = async {
@@ -96,31 +114,22 @@ impl Tunnel {
                 None => pending().await,
             }
         };
-        let end = {
-            let run = self.link.run(on_event);
-            tokio::pin!(run, watch);
-            // The stream's end says more than the connection's, and the connection is polled first so that it can.
-            let mut closed = None;
-            poll_fn(|cx| {
-                if closed.is_none()
-                    && let Poll::Ready(ended) = self.driver.as_mut().poll(cx)
-                {
-                    closed = Some(ended);
-                }
-                if let Poll::Ready(end) = run.as_mut().poll(cx) {
-                    return Poll::Ready(TunnelEnd::Link(end));
-                }
-                if let Some(ended) = closed.take() {
-                    return Poll::Ready(match ended {
-                        Ok(()) => TunnelEnd::Closed,
-                        Err(error) => TunnelEnd::Link(LinkEnd::Broken(error)),
-                    });
-                }
-                watch.as_mut().poll(cx).map(|()| TunnelEnd::Dead)
-            })
-            .await
+        tokio::pin!(watch);
+        let end = tokio::select! {
+            biased;
+            end = carry(&mut self.link, &mut self.driver, &mut on_event, watch.as_mut()) => Some(end),
+            () = unused => None,
         };
         self.mux.on_lost();
+        let Some(end) = end else {
+            self.link.finish();
+            let last = carry(&mut self.link, &mut self.driver, &mut on_event, watch);
+            // However it ended: nobody uses it any more.
+            if let Ok(TunnelEnd::Link(_)) = timeout(FINISH_LIMIT, last).await {
+                self.say_goodbye().await;
+            }
+            return TunnelEnd::Finished;
+        };
         end
     }
 
@@ -132,4 +141,36 @@ impl Tunnel {
         // The outcome is of no interest: either way the connection is closed now.
         drop(timeout(GOODBYE_LIMIT, driver).await);
     }
+}
+
+/// Moves packets until the stream or the connection below it ends, or `watch` says that the server is dead. May be called again
+/// after it was dropped.
+async fn carry(
+    link: &mut Link,
+    driver: &mut Driver,
+    on_event: impl FnMut(Event),
+    mut watch: Pin<&mut impl Future<Output = ()>>,
+) -> TunnelEnd {
+    let run = link.run(on_event);
+    tokio::pin!(run);
+    // The stream's end says more than the connection's, and the connection is polled first so that it can.
+    let mut closed = None;
+    poll_fn(|cx| {
+        if closed.is_none()
+            && let Poll::Ready(ended) = driver.as_mut().poll(cx)
+        {
+            closed = Some(ended);
+        }
+        if let Poll::Ready(end) = run.as_mut().poll(cx) {
+            return Poll::Ready(TunnelEnd::Link(end));
+        }
+        if let Some(ended) = closed.take() {
+            return Poll::Ready(match ended {
+                Ok(()) => TunnelEnd::Closed,
+                Err(error) => TunnelEnd::Link(LinkEnd::Broken(error)),
+            });
+        }
+        watch.as_mut().poll(cx).map(|()| TunnelEnd::Dead)
+    })
+    .await
 }

@@ -19,7 +19,7 @@ struct World {
 impl World {
     fn new(config: SyncConfig, manners: impl IntoIterator<Item = Manner>) -> Self {
         let servers = FakeServers::new(manners);
-        let metrics = Arc::new(Metrics::new().unwrap());
+        let metrics = Arc::new(Metrics::new(Current::fixed(Arc::default())).unwrap());
         let tasks = Tasks::default();
         let dialer = Dialer {
             resolver: Resolver::default(),
@@ -241,6 +241,103 @@ async fn draining_interrupts_an_attempt_and_a_wait() {
     }
 }
 
+impl World {
+    /// How often the server's end of each tunnel was asked to send no new dials, in the order in which they came.
+    fn drains(&self) -> Vec<usize> {
+        let backends = self.servers.backends.borrow();
+        backends
+            .iter()
+            .map(|backend| backend.drains.get())
+            .collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_certificate_replaces_each_tunnel_before_the_old_one_ends() {
+    run(async {
+        let world = World::new(SYNC, ["a", "b"].map(|id| Manner::server(id, 2)));
+        world.tunnels(2).await;
+        world
+            .servers
+            .behave(["b", "b", "a"].map(|id| Manner::server(id, 2)));
+        world.servers.renew_certificate();
+        world.until(|world| world.drains() == [1, 1, 0, 0, 0]).await;
+        // The tunnels in use were two at any time; the old ones have been ended in order.
+        assert_eq!(
+            (world.metrics.tunnels(), world.metrics.replaced_tunnels()),
+            (2, 2)
+        );
+        world
+            .until(|world| world.metrics.replaced_tunnels() == 0)
+            .await;
+        let backends = world.servers.backends.borrow().clone();
+        let lost: Vec<_> = backends
+            .iter()
+            .map(|backend| backend.mux.is_lost())
+            .collect();
+        // The fourth was one to `b` too many.
+        assert_eq!(lost, [true, true, false, true, false]);
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!((world.attempts(), world.metrics.tunnels()), (5, 2));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_tunnel_lives_as_long_as_its_connections_and_not_for_ever() {
+    for outlives in [false, true] {
+        run(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let target = listener.local_addr().unwrap();
+            let world = World::new(SYNC, [Manner::server("a", 1)]);
+            world.tunnels(1).await;
+            let old = world.servers.last();
+            let connection = old.mux.dial("tcp", &target.to_string()).await.unwrap();
+            world.servers.renew_certificate();
+            world.until(|world| world.drains() == [1, 0]).await;
+            sleep(retire::LIMIT - Duration::from_secs(60)).await;
+            assert!(!old.mux.is_lost());
+            assert_eq!(
+                (world.metrics.tunnels(), world.metrics.replaced_tunnels()),
+                (1, 1)
+            );
+            if outlives {
+                sleep(Duration::from_secs(120)).await;
+                assert!(old.mux.is_lost());
+            } else {
+                drop(connection);
+                world.until(|_| old.mux.is_lost()).await;
+            }
+            world
+                .until(|world| world.metrics.replaced_tunnels() == 0)
+                .await;
+            assert_eq!(world.metrics.tunnels(), 1);
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_no_new_tunnel_can_be_had_the_old_one_serves_on() {
+    run(async {
+        let world = World::new(SYNC, [Manner::server("a", 1)]);
+        world.tunnels(1).await;
+        world
+            .servers
+            .behave([Manner::Refuse(tunnel::grpc::Status::ok())]);
+        world.servers.renew_certificate();
+        world.until(|world| world.attempts() > 10).await;
+        assert_eq!((world.drains(), world.metrics.tunnels()), (vec![0], 1));
+        world
+            .servers
+            .behave([Manner::server("b", 1), Manner::server("a", 1)]);
+        // A server that is not the one that was looked for is one more.
+        world.until(|world| world.drains() == [1, 0, 0]).await;
+        assert_eq!(world.metrics.tunnels(), 2);
+    })
+    .await;
+}
+
 /// wire-protocol.md W22.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_an_old_client_does_not_remove_a_new_one() {
@@ -252,12 +349,22 @@ async fn the_end_of_an_old_client_does_not_remove_a_new_one() {
             Rc::new(tunnel::observe::Unobserved),
         )
     };
+    let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
+    let servers = FakeServers::new([]);
     let clients = Clients::default();
-    let (old, new) = (mux(), mux());
-    let registered = |mux: &Rc<Mux>| Registered {
+    let client = || {
+        Rc::new(Client {
+            mux: mux(),
+            material: Material::of(&servers.connector.tls.current()),
+            retired: CancellationToken::new(),
+            counted: RefCell::new(metrics.tunnel_opened()),
+        })
+    };
+    let (old, new) = (client(), client());
+    let registered = |client: &Rc<Client>| Registered {
         clients: clients.clone(),
         server_id: "a".to_owned(),
-        mux: mux.clone(),
+        client: client.clone(),
         since: Instant::now(),
     };
     clients

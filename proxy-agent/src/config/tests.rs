@@ -60,7 +60,10 @@ fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
     assert_eq!(config.authority, "127.0.0.1");
     assert_eq!(config.announcement.agent_id, "a");
     assert_eq!(config.announcement.identifiers, "");
-    assert_eq!(config.tls.alpn_protocols, [&b"foo"[..], b"bar", b"h2"]);
+    assert_eq!(
+        config.tls.current().alpn_protocols,
+        [&b"foo"[..], b"bar", b"h2"]
+    );
     assert_eq!(config.keepalive, tunnel::keepalive::AGENT_INTERVAL);
     let shown = format!("{config:?}");
     assert!(

@@ -40,7 +40,7 @@ impl World {
     async fn with(resolver: Resolver, turns: Option<OwnedSemaphorePermit>) -> Self {
         let servers = FakeServers::new([Manner::server("a", 1)]);
         let tunnel = servers.connect().await.unwrap();
-        let metrics = Arc::new(Metrics::new().unwrap());
+        let metrics = Arc::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap());
         let tasks = Tasks::default();
         let dialer = Dialer {
             resolver,
@@ -50,7 +50,9 @@ impl World {
         };
         let endpoints = Endpoints::new(dialer.clone(), tunnel.mux().clone());
         tasks.spawn(async move {
-            tunnel.run(|event| endpoints.on_event(event)).await;
+            tunnel
+                .run(|event| endpoints.on_event(event), std::future::pending())
+                .await;
         });
         let mux = servers.last().mux.clone();
         Self {

@@ -80,8 +80,8 @@ fn health(heartbeat: &Heartbeat) -> Response<Full<Bytes>> {
     text(StatusCode::OK, "ok")
 }
 
-/// Upstream's bodies, and with `?verbose` the state of each file behind them. A file that could not be taken up is no reason to
-/// be unready: what worked before still does.
+/// Upstream's bodies, with `?verbose` too; there, while a file could not be taken up, the state of each file behind it. Such a
+/// file is no reason to be unready: what worked before still does.
 fn readiness(head: &Parts, metrics: &Metrics) -> Response<Full<Bytes>> {
     let is_ready = metrics.tunnels() > 0;
     let is_verbose = is_verbose(head);
@@ -96,11 +96,14 @@ fn readiness(head: &Parts, metrics: &Metrics) -> Response<Full<Bytes>> {
             "[+]ping ok\n[-]server-connected failed: no servers connected\n",
         ),
     };
-    if !is_verbose {
+    let files = metrics.files();
+    if !is_verbose || files.is_fresh() {
         return text(status, body);
     }
-    let files = metrics.files().describe(Timestamp::now());
-    text(status, format!("{body}{files}"))
+    text(
+        status,
+        format!("{body}{}", files.describe(Timestamp::now())),
+    )
 }
 
 /// The host that a request was sent to, without its port, IPv6 in brackets.
@@ -186,6 +189,30 @@ mod tests {
         }
         drop(tunnel);
         assert_eq!(world.ask("/readyz").await, not_ready);
+    }
+
+    #[tokio::test]
+    async fn a_stale_file_shows_in_the_details_and_changes_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "a").unwrap();
+        let mut watcher = certs::Watcher::new();
+        watcher.token(&file).unwrap();
+        let metrics = Arc::new(Metrics::new(watcher.status()).unwrap());
+        let router = health_router(&metrics, Arc::new(Heartbeat::new()));
+        let _tunnel = metrics.tunnel_opened();
+        let upstreams = "[+]ping ok\n[+]server-connected ok\ncheck passed\n";
+        let details = answer(&router, "/readyz?verbose", "h").await;
+        assert_eq!(details, (200, upstreams.to_owned()));
+        std::fs::write(&file, "").unwrap();
+        for _ in 0..2 {
+            watcher.poll_once(Timestamp::now());
+        }
+        let plain = answer(&router, "/readyz", "h").await;
+        assert_eq!(plain, (200, "ok".to_owned()));
+        let (status, details) = answer(&router, "/readyz?verbose", "h").await;
+        let stale = format!("{upstreams}{}: stale since ", file.display());
+        assert!(status == 200 && details.starts_with(&stale), "{details}");
     }
 
     #[tokio::test(start_paused = true)]

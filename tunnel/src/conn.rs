@@ -243,7 +243,10 @@ impl Conn {
 
     /// The next thing to send: at most `max` bytes of payload.
     pub fn next_outgoing(&mut self, max: usize) -> Option<Outgoing> {
-        if let Some(bytes) = self.outbound.pop(max.min(self.allowance())) {
+        // Without allowance it may still be asked: the scheduler lets whoever has just sent come once more.
+        if self.allowance() > 0
+            && let Some(bytes) = self.outbound.pop(max.min(self.allowance()))
+        {
             self.sent += bytes.len() as u64;
             if let Some(flow) = &mut self.credit {
                 flow.allowance -= bytes.len();

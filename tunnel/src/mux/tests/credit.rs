@@ -136,6 +136,22 @@ fn a_truncated_stream_does_not_look_whole() {
     assert_eq!(read_all(&frontend).1, Some(Err(Ended::ByAgent)));
 }
 
+/// An empty DATA reads as the end of the stream, and the scheduler lets a connection that has just sent come once more.
+#[test]
+fn a_window_that_ends_within_a_piece_sends_nothing_empty() {
+    let mut pair = pair();
+    let (frontend, target) = pair.connect();
+    target.send(pattern(0, 7));
+    let sent = 7 + send_all_it_takes(&mut pair, &target);
+    let mut got = 0;
+    while got < sent {
+        let (bytes, end) = read_all(&frontend);
+        assert!(end.is_none() && !bytes.is_empty());
+        got += bytes.len();
+        pair.pump();
+    }
+}
+
 #[test]
 fn grants_to_nobody_or_beyond_all_measure_are_survived() {
     let mut pair = pair();

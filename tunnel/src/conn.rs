@@ -507,6 +507,19 @@ mod tests {
     }
 
     #[test]
+    fn without_credit_nothing_goes_out_not_even_the_close_behind_it() {
+        let mut conn = conn(Role::Server).with_credit(4);
+        conn.push(Bytes::from_static(b"123456"));
+        conn.finish();
+        assert_eq!(conn.next_outgoing(99), Some(data(b"1234")));
+        assert!(!conn.is_ready());
+        assert_eq!(conn.next_outgoing(99), None);
+        conn.on_grant(99);
+        assert_eq!(conn.next_outgoing(99), Some(data(b"56")));
+        assert_eq!(conn.next_outgoing(99), Some(CLOSE_REQUEST));
+    }
+
+    #[test]
     fn a_stalled_connection_is_reset_with_a_close_packet_and_frees_all() {
         let mut conn = conn(Role::Agent);
         conn.push(Bytes::from_static(b"x"));

@@ -58,7 +58,11 @@ impl ByteQueue {
     }
 
     /// Takes up to `max` bytes off the front: one piece or a part of it, so often less than is queued.
+    /// Never an empty one: nothing comes of `max` 0.
     pub fn pop(&mut self, max: usize) -> Option<Bytes> {
+        if max == 0 {
+            return None;
+        }
         if self.pieces.is_empty() {
             self.close_tail();
         }

@@ -15,7 +15,10 @@ use hashbrown::HashMap;
 
 pub use connection::{Closed, Connection};
 pub use dial::{Dial, DialError};
-pub use pressure::{CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK, UNSENT_LIMIT};
+pub use pressure::{
+    CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK, UNSENT_LIMIT,
+    UNSENT_LIMIT_TO_TARGET,
+};
 pub use table::ConnectionTable;
 
 use crate::{

@@ -215,7 +215,7 @@ impl Cluster {
     /// # Errors
     /// If something is left behind.
     pub async fn settle(&mut self, before: Footprint) -> Result<()> {
-        eventually("nothing is left behind", PATIENCE, async || {
+        eventually("nothing is left behind", 2 * PATIENCE, async || {
             let now = self.footprint()?;
             ensure!(
                 now.server_files <= before.server_files && now.agent_files <= before.agent_files,

@@ -10,7 +10,7 @@ use std::{rc::Rc, time::Duration};
 use tokio::time::Instant;
 
 use super::{Lane, Mux};
-use crate::observe::Limit;
+use crate::{conn::Role, observe::Limit};
 
 /// How long a connection beyond its share may deliver nothing before it is reset; the patience of upstream's client library.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
@@ -21,8 +21,11 @@ pub const STALL_LIMIT_WHEN_TIGHT: Duration = Duration::from_secs(1);
 /// How long a server's end remembers a connection that its local side has left and whose CLOSE_RSP does not come.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a peer that grants no credit may let wait what a local side that has gone had sent.
+/// How long what a target has sent before it closed may wait for a client that has paused and grants no credit.
 pub const UNSENT_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long what a client has sent before it went may wait for a target that takes not a byte; as the agent's own limit.
+pub const UNSENT_LIMIT_TO_TARGET: Duration = crate::copy::FLUSH_LIMIT;
 
 /// How often [`Mux::tick`] wants to be called.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -84,13 +87,17 @@ impl Mux {
         let mut unsent = Vec::new();
         let mut biggest: Option<(usize, Rc<Lane>)> = None;
         let is_tight = self.ledger.is_tight();
+        let unsent_limit = match self.role {
+            Role::Server => UNSENT_LIMIT_TO_TARGET,
+            Role::Agent => UNSENT_LIMIT,
+        };
         for lane in self.state.borrow().lanes.values() {
             let conn = lane.conn.borrow();
             let idle = lane.idle_for(now, conn.progress(), conn.is_over() || conn.is_abandoned());
             if conn.is_abandoned() {
                 if conn.is_finished() && idle >= CLOSE_LIMIT {
                     forgotten.push(conn.id());
-                } else if !conn.is_finished() && idle >= UNSENT_LIMIT {
+                } else if !conn.is_finished() && idle >= unsent_limit {
                     unsent.push(lane.clone());
                 }
             } else if conn.is_over() && !matches!(conn.end(), Some(Err(_))) {

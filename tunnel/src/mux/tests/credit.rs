@@ -107,7 +107,7 @@ fn what_was_accepted_waits_for_a_slow_target_but_not_for_ever() {
     drop(frontend);
     let start = Instant::now();
     pair.server.mux.tick(start);
-    pair.server.mux.tick(start + UNSENT_LIMIT / 2);
+    pair.server.mux.tick(start + UNSENT_LIMIT_TO_TARGET / 2);
     let (first, _) = read_all(&target);
     pair.pump();
     let (second, end) = read_all(&target);
@@ -117,7 +117,7 @@ fn what_was_accepted_waits_for_a_slow_target_but_not_for_ever() {
     send_all_it_takes(&mut pair, &frontend);
     drop(frontend);
     pair.server.mux.tick(start);
-    pair.server.mux.tick(start + UNSENT_LIMIT);
+    pair.server.mux.tick(start + UNSENT_LIMIT_TO_TARGET);
     pair.pump();
     assert_eq!(read_all(&target).1, Some(Ok(())));
     assert_eq!(pair.server.mux.connections(), 0);

@@ -20,11 +20,17 @@ fuzz_target!(|input: &[u8]| {
             // Never written: upstream takes it for the end of the stream.
             return;
         }
-        assert!(message.as_ptr_range().contains(&payload.as_ptr()), "a payload was copied");
+        assert!(
+            message.as_ptr_range().contains(&payload.as_ptr()),
+            "a payload was copied"
+        );
     }
     let mut wire = BytesMut::new();
     codec::put_packet(&mut wire, &packet);
     let again = wire.freeze().slice(grpc::PREFIX_LEN..);
-    assert!(again.len() <= message.len() + 2, "the shortest form is longer");
+    assert!(
+        again.len() <= message.len() + 2,
+        "the shortest form is longer"
+    );
     assert_eq!(codec::decode(&again), Ok(Decoded::Packet(packet)));
 });

@@ -11,7 +11,10 @@ const MAX_MESSAGE: usize = 1024;
 /// The messages of `stream` in chunks of the lengths in `cuts`, and how the stream ends.
 fn messages(stream: &Bytes, cuts: &[u8]) -> (Vec<Bytes>, Result<(), FramingError>) {
     let mut rest = stream.clone();
-    let mut cuts = cuts.iter().map(|&cut| usize::from(cut)).chain(std::iter::repeat(usize::MAX));
+    let mut cuts = cuts
+        .iter()
+        .map(|&cut| usize::from(cut))
+        .chain(std::iter::repeat(usize::MAX));
     let mut reader = MessageReader::new(MAX_MESSAGE);
     let mut out = Vec::new();
     while !rest.is_empty() {

@@ -9,7 +9,6 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     io::{self, IoSlice},
-    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -19,7 +18,7 @@ use bytes::{Buf, Bytes};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    time::{Instant, Sleep, sleep, sleep_until},
+    time::{Instant, Sleep, sleep},
 };
 
 use crate::{conn::Ended, mux::Connection};
@@ -339,21 +338,4 @@ impl<S: Socket> Copy<S> {
             End::NotFlushed
         })
     }
-}
-
-/// Sleeps until `deadline`, or for ever without one.
-pub async fn sleep_until_deadline(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Sets what every TCP socket of the data path has: no Nagle delay, and keep-alive as Go's dialler has it.
-///
-/// # Errors
-/// If the socket is gone.
-pub fn tune(socket: &TcpStream) -> io::Result<SocketAddr> {
-    socket.set_nodelay(true)?;
-    socket.peer_addr()
 }

@@ -3,8 +3,8 @@
 //! The packet tunnel has no flow control for a single connection, so a receiver must hold what a slow reader leaves.
 //! One [`Ledger`] a process bounds the sum: a connection may queue a free [`ALLOWANCE`], and beyond it as long as its
 //! charge is below half of what is left (dynamic threshold; Choudhury and Hahne, IEEE/ACM Transactions on Networking,
-//! 1998). One stalled reader so takes at most a third of the budget, ten take at most a twelfth each, and there is always room
-//! for a newcomer.
+//! 1998). One stalled reader so takes a third of the budget before the tunnel's window is withheld for it, ten take a twelfth
+//! each, and there is room for a newcomer. Between our own ends [`crate::credit`] keeps a connection far below that.
 
 use std::cell::Cell;
 

@@ -9,14 +9,14 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll, ready},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::{Buf, Bytes};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, Interest, Ready},
     net::{TcpStream, UnixStream},
     time::{Instant, Sleep, sleep},
 };
@@ -34,6 +34,9 @@ pub const CLOSING_LIMIT: Duration = Duration::from_secs(600);
 /// sends. Closing with unread data would reset the connection and could destroy what was just delivered.
 pub const LINGER: Duration = Duration::from_secs(5);
 
+/// How often a socket that the tunnel takes nothing from is looked at.
+pub const HANG_UP_CHECK: Duration = Duration::from_secs(5);
+
 /// Bytes moved in one direction before other tasks of the thread get their turn.
 const COPY_BUDGET: usize = 256 * 1024;
 
@@ -45,6 +48,21 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Makes the coming close a reset where the transport has one, so that the peer cannot take a truncated stream for a
     /// whole one.
     fn abort(&mut self);
+
+    /// Whether the peer has closed its sending side, although what it sent before has not all been read. `false` where that
+    /// cannot be known.
+    fn is_hung_up(&self) -> bool {
+        false
+    }
+}
+
+/// Asks the reactor what it knows of a socket; nobody is woken.
+fn is_read_closed(ready: impl Future<Output = io::Result<Ready>>) -> bool {
+    match pin!(ready).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+        // The next write says so itself.
+        Poll::Ready(Err(_)) | Poll::Pending => false,
+    }
 }
 
 impl Socket for TcpStream {
@@ -52,10 +70,18 @@ impl Socket for TcpStream {
         // An error means that the socket is gone already.
         drop(self.set_zero_linger());
     }
+
+    fn is_hung_up(&self) -> bool {
+        is_read_closed(self.ready(Interest::READABLE))
+    }
 }
 
 impl Socket for UnixStream {
     fn abort(&mut self) {}
+
+    fn is_hung_up(&self) -> bool {
+        is_read_closed(self.ready(Interest::READABLE))
+    }
 }
 
 /// How to start.
@@ -66,6 +92,10 @@ pub struct Options {
     /// Hold received bytes back until the socket's peer has sent something, at most this long. Zero: not at all; must be less
     /// than [`FLUSH_LIMIT`].
     pub hold: Duration,
+    /// Look every [`HANG_UP_CHECK`] whether the socket's peer has closed while the tunnel takes nothing from it, and treat that as
+    /// its close. For a frontend, whose end nobody else tells of; an agent hears of it from its server, and must keep what a
+    /// target left for a client that only pauses.
+    pub watch_for_hang_up: bool,
 }
 
 /// What ended a connection.
@@ -116,9 +146,22 @@ struct Copy<S> {
     pieces: VecDeque<Bytes>,
     needs_flush: bool,
     hold: Option<Pin<Box<Sleep>>>,
+    hang_up: HangUp,
     closing: Option<Closing>,
     sent: u64,
     received: u64,
+}
+
+/// What is known of a peer that we cannot read from because the tunnel takes nothing.
+enum HangUp {
+    /// Nobody asks.
+    Unwatched,
+    /// We read, or have only just stopped.
+    NoReason,
+    /// To be looked at again.
+    Suspected(Pin<Box<Sleep>>),
+    /// It has closed.
+    Certain,
 }
 
 /// The socket's side that we read from.
@@ -162,6 +205,11 @@ impl<S: Socket> Copy<S> {
             pieces: VecDeque::new(),
             needs_flush: false,
             hold: (!options.hold.is_zero()).then(|| Box::pin(sleep(options.hold))),
+            hang_up: if options.watch_for_hang_up {
+                HangUp::NoReason
+            } else {
+                HangUp::Unwatched
+            },
             closing: None,
             sent,
             received: 0,
@@ -182,10 +230,42 @@ impl<S: Socket> Copy<S> {
             Poll::Ready(Err(error)) => return Poll::Ready(End::Socket(error)),
             Poll::Pending => {}
         }
-        if self.reading == Reading::Open && self.writing == Writing::Open {
+        if self.reading == Reading::Open
+            && self.writing == Writing::Open
+            && self.poll_hang_up(cx).is_pending()
+        {
+            self.closing = None;
             return Poll::Pending;
         }
         self.poll_limits(cx, before != (self.sent, self.received))
+    }
+
+    /// Ready while the tunnel takes nothing from a peer that has closed.
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if matches!(self.hang_up, HangUp::Unwatched) {
+            return Poll::Pending;
+        }
+        if self.connection.poll_send_ready(cx).is_ready() {
+            self.hang_up = HangUp::NoReason;
+            return Poll::Pending;
+        }
+        loop {
+            match &mut self.hang_up {
+                HangUp::Unwatched => return Poll::Pending,
+                HangUp::Certain => return Poll::Ready(()),
+                HangUp::NoReason => {
+                    self.hang_up = HangUp::Suspected(Box::pin(sleep(HANG_UP_CHECK)));
+                }
+                HangUp::Suspected(timer) => {
+                    ready!(timer.as_mut().poll(cx));
+                    self.hang_up = if self.socket.is_hung_up() {
+                        HangUp::Certain
+                    } else {
+                        HangUp::NoReason
+                    };
+                }
+            }
+        }
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -182,6 +182,7 @@ async fn establish(mut socket: Socket, early: Bytes, target: &str, dialled: Dial
         copy::Options {
             early,
             hold: FIRST_BYTES_PAUSE,
+            watch_for_hang_up: true,
         },
     )
     .await;

@@ -111,6 +111,13 @@ impl tunnel::copy::Socket for Socket {
             Self::Tls(stream) => stream.get_mut().0.abort(),
         }
     }
+
+    fn is_hung_up(&self) -> bool {
+        match self {
+            Self::Uds(stream) => stream.is_hung_up(),
+            Self::Tls(stream) => stream.get_ref().0.is_hung_up(),
+        }
+    }
 }
 
 /// A socket whose first bytes have been read already and come again.

@@ -45,7 +45,7 @@ pub enum Head {
     OtherMethod,
     /// No HTTP/1 request, and what is wrong with it.
     Malformed(&'static str),
-    /// Longer than [`MAX_HEAD`] or [`MAX_HEADERS`].
+    /// Longer than [`MAX_HEAD`], or of more than 100 headers.
     TooLong,
 }
 

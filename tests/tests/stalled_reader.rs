@@ -208,10 +208,18 @@ async fn a_target_that_never_reads_holds_back_its_own_client_only() -> Result<()
         // The sockets on the way hold some of it, both processes little.
         ensure!(pushed < PUSH, "the client was not held back");
         drop(stalled);
-        left.push((cluster, before));
+        left.push((frontend, cluster, before));
     }
-    // Closed by its client, it is still owed its bytes for as long as the tunnel waits for a target.
-    for (mut cluster, before) in left {
+    // Closed by its client, it is still owed its bytes for as long as the tunnel waits for a target. Over TCP the client's FIN
+    // stands behind bytes that nobody reads, so there the server cannot know of it before the target has gone.
+    let (over_tcp, others): (Vec<_>, Vec<_>) = left
+        .into_iter()
+        .partition(|(frontend, ..)| *frontend == Frontend::HttpTls);
+    for (_, mut cluster, before) in others {
+        cluster.settle(before).await?;
+    }
+    drop(never);
+    for (_, mut cluster, before) in over_tcp {
         cluster.settle(before).await?;
     }
     Ok(())

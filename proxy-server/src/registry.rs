@@ -1,5 +1,7 @@
 //! All agents, and which one a dial goes to.
 
+pub mod strategy;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashSet,

@@ -16,6 +16,7 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod lease_count;
 pub mod metrics;
 
 mod admin;

@@ -15,9 +15,11 @@ pub mod cli;
 pub mod config;
 pub mod dial;
 pub mod frontend;
+pub mod lease;
 pub mod metrics;
 pub mod registry;
 pub mod server;
 
 #[cfg(test)]
 mod testing;
+pub mod token_review;

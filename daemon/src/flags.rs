@@ -48,6 +48,19 @@ impl<C> Parsed<C> {
         self.given.contains(long)
     }
 
+    /// Writes pflag's line about each of the flags that stood on the command line to stderr: `Flag --x has been deprecated,
+    /// <what to do>`.
+    pub fn note_deprecated(&self, flags: &[(&str, &str)]) {
+        for (long, advice) in flags.iter().filter(|(long, _)| self.given(long)) {
+            // A closed stderr leaves nobody to tell.
+            writeln!(
+                std::io::stderr(),
+                "Flag --{long} has been deprecated, {advice}"
+            )
+            .ok();
+        }
+    }
+
     /// The long names of all flags that stood on the command line, in alphabetical order.
     pub fn all_given(&self) -> impl Iterator<Item = &str> {
         self.given.iter().map(String::as_str)

@@ -1,11 +1,9 @@
 //! Command line flags, under upstream's names and with its defaults (wire-protocol.md 6.3).
-//!
-//! Flags of features that do not exist yet (counting leases) are not defined: an agent that takes a flag and does not do what
-//! it says is worse than one that does not start.
 
 use std::path::PathBuf;
 
 use clap::Parser;
+use cluster::Selector;
 use daemon::flags::{GoDuration, LogFlags, StringSlice};
 
 /// Environment variable that gives the agent's id when `--agent-id` does not.
@@ -55,11 +53,11 @@ pub struct Cli {
     #[arg(long, default_value_t = 8094, value_name = "PORT")]
     pub admin_server_port: i64,
 
-    /// Accepted without effect: upstream serves Go profiles under it.
+    /// Serve CPU profiles at /debug/pprof/profile of the admin port.
     #[arg(long)]
     pub enable_profiling: bool,
 
-    /// Accepted without effect. Needs --enable-profiling.
+    /// Accepted without effect: there are no locks to profile. Needs --enable-profiling.
     #[arg(long)]
     pub enable_contention_profiling: bool,
 
@@ -99,6 +97,51 @@ pub struct Cli {
     #[arg(long, default_value = "", value_name = "FILE")]
     pub service_account_token_path: PathBuf,
 
+    /// Count servers by their Leases instead of by what servers say.
+    #[arg(long)]
+    pub count_server_leases: bool,
+
+    /// Namespace of the Leases.
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    pub lease_namespace: String,
+
+    /// Which Leases are those of servers: a label selector in Kubernetes' syntax; empty selects all.
+    #[arg(
+        long,
+        default_value = "k8s-app=konnectivity-server",
+        value_name = "SELECTOR"
+    )]
+    pub lease_label_selector: Selector,
+
+    /// Deprecated: use --lease-label-selector.
+    #[arg(long, hide = true, value_name = "SELECTOR")]
+    pub lease_label: Option<Selector>,
+
+    /// With --count-server-leases: 'default' takes the number of Leases, 'max' the larger of that and what servers say.
+    #[arg(long, default_value = "default", value_name = "SOURCE")]
+    pub server_count_source: String,
+
+    /// How to reach the Kubernetes API, for counting Leases; empty for the Pod's own service account.
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+
+    /// Accepted for upstream's manifests; requests are JSON, which every API server takes.
+    #[arg(
+        long,
+        default_value = "application/vnd.kubernetes.protobuf",
+        value_name = "TYPE"
+    )]
+    pub kube_api_content_type: String,
+
+    /// After the first SIGTERM: leave once there has been neither a connection nor a dial for this long; 0 for never, as upstream.
+    /// Adit's own flag.
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub drain_idle: GoDuration,
+
+    /// After the first SIGTERM: leave after this long, whatever is open; 0 for never. Adit's own flag.
+    #[arg(long, default_value = "1h", value_name = "DURATION")]
+    pub drain_timeout: GoDuration,
+
     /// Accepted without effect: connections have queues of bytes, see --memory-budget.
     #[arg(long)]
     pub warn_on_channel_limit: bool,
@@ -111,6 +154,15 @@ pub struct Cli {
     /// one that holds most while it stands still is reset when the budget runs out. At least 4194304.
     #[arg(long, default_value_t = tunnel::ledger::DEFAULT_BUDGET, value_name = "BYTES")]
     pub memory_budget: usize,
+
+    /// Targets that may be dialled: networks, addresses or names, each with optional ports, e.g. 10.0.0.0/8:443,.svc. With any,
+    /// all others are refused. Adit's own flag; off by default.
+    #[arg(long, value_name = "RULES")]
+    pub egress_allow: Vec<StringSlice>,
+
+    /// Targets that may not be dialled, whatever allows them. Adit's own flag; off by default.
+    #[arg(long, value_name = "RULES")]
+    pub egress_deny: Vec<StringSlice>,
 
     /// Logging.
     #[command(flatten)]
@@ -153,6 +205,13 @@ mod tests {
             "--service-account-token-path=",
             "--warn-on-channel-limit=false",
             "--xfr-channel-size=150",
+            "--count-server-leases=false",
+            "--lease-namespace=kube-system",
+            "--lease-label-selector=k8s-app=konnectivity-server",
+            "--lease-label=k8s-app=konnectivity-server",
+            "--server-count-source=default",
+            "--kubeconfig=",
+            "--kube-api-content-type=application/vnd.kubernetes.protobuf",
             "--v=4",
             "--logtostderr=true",
         ])
@@ -168,21 +227,16 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_features_that_do_not_exist_yet_are_refused() {
-        for flag in [
-            "--count-server-leases",
-            "--lease-namespace=kube-system",
-            "--lease-label=a=b",
-            "--server-count-source=max",
-            "--kubeconfig=/k",
-            "--kube-api-content-type=application/json",
-        ] {
-            match cli(&[flag]) {
-                Err(Stop::Invalid(error)) => {
-                    assert!(error.to_string().starts_with("unknown flag: "), "{error}");
-                }
-                other => panic!("{flag}: {other:?}"),
+    fn the_old_name_of_the_lease_selector_and_full_selectors_are_taken() {
+        let parsed = cli(&["--lease-label=a=b", "--lease-label-selector=k in (v,w),!x"]).unwrap();
+        assert_eq!(parsed.cli.lease_label.unwrap().as_str(), "a=b");
+        assert_eq!(parsed.cli.lease_label_selector.as_str(), "k in (v,w),!x");
+        match cli(&["--lease-label-selector=a b"]) {
+            Err(Stop::Invalid(error)) => {
+                let lead = "invalid argument \"a b\" for \"--lease-label-selector\" flag: ";
+                assert!(error.to_string().starts_with(lead), "{error}");
             }
+            other => panic!("{other:?}"),
         }
     }
 

@@ -11,12 +11,15 @@ use std::time::Duration;
 use certs::{
     ClientFiles, Current, Identity, LoadError, Roots, StoreError, TlsOptions, Token, Watcher,
 };
+use cluster::ClientOptions;
 use daemon::flags::{GoDuration, StringSlice};
+use egress_policy::{Policy, PolicyError};
 use http::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use crate::cli::Cli;
+use crate::lease_count;
 use crate::server_address::ServerAddress;
 
 pub use identifiers::IdentifiersError;
@@ -66,6 +69,26 @@ pub(crate) struct SyncConfig {
     pub(crate) forever: bool,
 }
 
+/// When a draining agent leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DrainConfig {
+    /// After this long without a connection and without a dial; `None` for never.
+    pub(crate) idle: Option<Duration>,
+    /// After this long, whatever is open; `None` for never.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Servers are counted by their Leases.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeaseConfig {
+    /// How to reach the Kubernetes API.
+    pub(crate) client: ClientOptions,
+    /// Which Leases count.
+    pub(crate) leases: lease_count::Options,
+    /// Whether what servers say counts if it is more: `--server-count-source=max`.
+    pub(crate) or_more: bool,
+}
+
 /// Who this agent says it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Announcement {
@@ -91,6 +114,10 @@ pub struct Config {
     pub(crate) watcher: Watcher,
     pub(crate) announcement: Announcement,
     pub(crate) sync: SyncConfig,
+    pub(crate) drain: DrainConfig,
+    pub(crate) leases: Option<LeaseConfig>,
+    pub(crate) egress: Policy,
+    pub(crate) profiling: bool,
     pub(crate) keepalive: Duration,
     pub(crate) memory_budget: usize,
     pub(crate) health: (String, u16),
@@ -112,10 +139,11 @@ impl Config {
             None => agent_id.to_owned(),
         };
         let problems = problem::find(cli, &server, &agent_id, &alpn);
-        let (Ok(server_name), Ok(agent_id), Ok(identifiers), true) = (
+        let (Ok(server_name), Ok(agent_id), Ok(identifiers), Ok(egress), true) = (
             server.name(),
             HeaderValue::from_str(&agent_id),
             HeaderValue::from_str(&cli.agent_identifiers),
+            egress(cli),
             problems.is_empty(),
         ) else {
             return Err(ConfigError::Options(Problems(problems)));
@@ -139,6 +167,13 @@ impl Config {
                 cap: at_least(cli.sync_interval_cap, MIN_SYNC_INTERVAL),
                 forever: cli.sync_forever,
             },
+            drain: DrainConfig {
+                idle: unless_zero(cli.drain_idle),
+                timeout: unless_zero(cli.drain_timeout),
+            },
+            leases: leases(cli),
+            egress,
+            profiling: cli.enable_profiling,
             keepalive: cli
                 .keepalive_time
                 .map_or(tunnel::keepalive::AGENT_INTERVAL, |time| {
@@ -164,6 +199,9 @@ impl fmt::Debug for Config {
             .field("authority", &self.authority)
             .field("announcement", &self.announcement)
             .field("sync", &self.sync)
+            .field("drain", &self.drain)
+            .field("leases", &self.leases)
+            .field("egress", &self.egress)
             .field("keepalive", &self.keepalive)
             .field("memory_budget", &self.memory_budget)
             .field("health", &self.health)
@@ -228,6 +266,37 @@ fn token(file: &Path, watcher: &mut Watcher) -> TokenFile {
 /// The path, unless it is empty.
 fn given(path: &Path) -> Option<&Path> {
     Some(path).filter(|path| !path.as_os_str().is_empty())
+}
+
+/// What may be dialled.
+fn egress(cli: &Cli) -> Result<Policy, Vec<PolicyError>> {
+    let list = |flag: &[StringSlice]| StringSlice::concat(flag.iter().cloned());
+    Policy::parse(&list(&cli.egress_allow), &list(&cli.egress_deny))
+}
+
+/// With `--count-server-leases`.
+fn leases(cli: &Cli) -> Option<LeaseConfig> {
+    cli.count_server_leases.then(|| LeaseConfig {
+        client: ClientOptions {
+            kubeconfig: given(&cli.kubeconfig).map(Path::to_owned),
+            content_type: cli.kube_api_content_type.clone(),
+            ..ClientOptions::new("proxy-agent")
+        },
+        leases: lease_count::Options {
+            namespace: cli.lease_namespace.clone(),
+            selector: cli
+                .lease_label
+                .clone()
+                .unwrap_or_else(|| cli.lease_label_selector.clone()),
+        },
+        or_more: cli.server_count_source == "max",
+    })
+}
+
+fn unless_zero(duration: GoDuration) -> Option<Duration> {
+    duration
+        .to_duration()
+        .filter(|duration| !duration.is_zero())
 }
 
 /// A negative duration counts as none.

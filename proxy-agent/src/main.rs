@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    parsed.note_deprecated(&[("lease-label", "Use --lease-label-selector instead")]);
     match run(&parsed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => flags::report(&error),
@@ -31,7 +32,8 @@ fn run(parsed: &Parsed<Cli>) -> anyhow::Result<()> {
     )?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), ?config, "starting");
     for flag in [
-        "enable-profiling",
+        "enable-contention-profiling",
+        "kube-api-content-type",
         "xfr-channel-size",
         "warn-on-channel-limit",
         "probe-interval",

@@ -74,9 +74,55 @@ pub struct Cli {
     /// How many servers agents should look for.
     #[arg(long, default_value_t = 1)]
     pub server_count: i64,
-    /// How an agent is chosen for a dial; this version knows 'default'.
-    #[arg(long, default_value = "default")]
+    /// Which agents are asked for a dial, in order: 'destHost' those that claim the destination as an identifier, 'defaultRoute'
+    /// those that claim default-route, 'default' all. Comma-separated.
+    #[arg(long, default_value = "default", value_name = "STRATEGIES")]
     pub proxy_strategies: String,
+    /// Agents must send a token of a service account in this namespace. Set together with --agent-service-account and
+    /// --authentication-audience.
+    #[arg(long, default_value = "", value_name = "NAMESPACE")]
+    pub agent_namespace: String,
+    /// The service account of agents.
+    #[arg(long, default_value = "", value_name = "NAME")]
+    pub agent_service_account: String,
+    /// The audience that agents' tokens must be made for.
+    #[arg(long, default_value = "", value_name = "AUDIENCE")]
+    pub authentication_audience: String,
+    /// How to reach the Kubernetes API, for token reviews and leases; empty for the Pod's own service account.
+    #[arg(long, default_value = "", value_name = "FILE")]
+    pub kubeconfig: String,
+    /// Requests a second to the Kubernetes API; 0 for 5.
+    #[arg(long, default_value_t = 0.0, value_name = "NUMBER")]
+    pub kubeconfig_qps: f32,
+    /// Requests to the Kubernetes API that may come at once; 0 for 10.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    pub kubeconfig_burst: i32,
+    /// Accepted for upstream's manifests; requests are JSON, which every API server takes.
+    #[arg(
+        long,
+        default_value = "application/vnd.kubernetes.protobuf",
+        value_name = "TYPE"
+    )]
+    pub kube_api_content_type: String,
+    /// Publish a Lease for this server, so that agents can count servers, and remove expired ones of others.
+    #[arg(long)]
+    pub enable_lease_controller: bool,
+    /// Namespace of the Leases.
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    pub lease_namespace: String,
+    /// Labels of the Leases, by which agents find them: k=v[,k=v].
+    #[arg(
+        long,
+        default_value = "k8s-app=konnectivity-server",
+        value_name = "LABELS"
+    )]
+    pub lease_label: String,
+    /// Serve CPU profiles at /debug/pprof/profile of the admin port.
+    #[arg(long)]
+    pub enable_profiling: bool,
+    /// Accepted without effect: there are no locks to profile. Needs --enable-profiling.
+    #[arg(long)]
+    pub enable_contention_profiling: bool,
     /// TLS 1.2 cipher suites by Go's names.
     #[arg(long, value_name = "SUITES")]
     pub cipher_suites: Vec<StringSlice>,
@@ -98,6 +144,13 @@ pub struct Cli {
     /// Bytes that slow readers may hold in this process before they are paced and, if they stall, reset. Adit's own flag; at least 4194304.
     #[arg(long, default_value_t = tunnel::ledger::DEFAULT_BUDGET, value_name = "BYTES")]
     pub memory_budget: usize,
+    /// Targets that may be dialled: networks, addresses or names, each with optional ports, e.g. 10.0.0.0/8:443,.svc. With any,
+    /// all others are refused. Adit's own flag; off by default.
+    #[arg(long, value_name = "RULES")]
+    pub egress_allow: Vec<StringSlice>,
+    /// Targets that may not be dialled, whatever allows them. Adit's own flag; off by default.
+    #[arg(long, value_name = "RULES")]
+    pub egress_deny: Vec<StringSlice>,
     /// Logging.
     #[command(flatten)]
     pub log: LogFlags,

@@ -12,10 +12,15 @@ use proxy_server::{
 use tokio::{runtime, task::LocalSet};
 
 fn main() -> ExitCode {
-    let cli = match flags::parse_or_exit_code::<Cli, _>(std::env::args_os()) {
-        Ok(parsed) => parsed.cli,
+    let parsed = match flags::parse_or_exit_code::<Cli, _>(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    parsed.note_deprecated(&[(
+        "warn-on-channel-limit",
+        "it has no effect: queues here are bounded in bytes",
+    )]);
+    let cli = parsed.cli;
     let filter = std::env::var(logging::FILTER_VARIABLE).ok();
     if let Err(error) = logging::init(&cli.log, "proxy-server", filter.as_deref()) {
         return flags::report(&anyhow::Error::from(error));

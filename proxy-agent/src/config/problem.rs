@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use daemon::flags::GoDuration;
+use egress_policy::PolicyError;
 
-use super::{IdentifiersError, given, identifiers};
+use super::{IdentifiersError, egress, given, identifiers};
 use crate::cli::Cli;
 use crate::server_address::ServerAddress;
 
@@ -62,6 +63,28 @@ pub enum Problem {
     /// `--agent-identifiers`
     #[error("agent address is invalid: {0}")]
     Identifiers(IdentifiersError),
+    /// `--kubeconfig`
+    #[error("error checking KubeconfigPath {file:?}, got {source}")]
+    Kubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// `--server-count-source`
+    #[error("--server-count-source must be one of '', 'default', 'max', got {0}")]
+    CountSource(String),
+    /// `--drain-idle` or `--drain-timeout`
+    #[error("{flag} must be >= 0, got {value}")]
+    Negative {
+        /// The flag.
+        flag: &'static str,
+        /// As written.
+        value: GoDuration,
+    },
+    /// `--egress-allow` or `--egress-deny`
+    #[error(transparent)]
+    Egress(#[from] PolicyError),
     /// `--proxy-server-host`
     #[error("--proxy-server-host {0:?} is neither an IP address nor a DNS name")]
     Host(String),
@@ -137,6 +160,25 @@ pub(super) fn find(
             .err()
             .map(Problem::Identifiers),
     );
+    if let Some(file) = given(&cli.kubeconfig) {
+        let source = std::fs::metadata(file).err();
+        problems.extend(source.map(|source| Problem::Kubeconfig {
+            file: file.to_owned(),
+            source,
+        }));
+    }
+    if !["", "default", "max"].contains(&cli.server_count_source.as_str()) {
+        problems.push(Problem::CountSource(cli.server_count_source.clone()));
+    }
+    for (flag, value) in [
+        ("--drain-idle", cli.drain_idle),
+        ("--drain-timeout", cli.drain_timeout),
+    ] {
+        if value.to_duration().is_none() {
+            problems.push(Problem::Negative { flag, value });
+        }
+    }
+    problems.extend(egress(cli).err().into_iter().flatten().map(Problem::Egress));
     if server.name().is_err() {
         problems.push(Problem::Host(server.host().to_owned()));
     }

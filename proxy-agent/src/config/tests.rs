@@ -210,3 +210,70 @@ fn a_file_that_cannot_be_used_is_named_with_its_flag() {
         "failed to run proxy connection with failed to load CA cert: --ca-cert is not set"
     );
 }
+
+#[test]
+fn leases_drain_and_egress_are_checked() {
+    let text = invalid(&[
+        "--kubeconfig=/nowhere/config",
+        "--server-count-source=min",
+        "--drain-idle=-1s",
+        "--egress-allow=10.0.0.0/99",
+    ]);
+    for part in [
+        "error checking KubeconfigPath \"/nowhere/config\", got ",
+        "--server-count-source must be one of '', 'default', 'max', got min",
+        "--drain-idle must be >= 0, got -1s",
+        "10.0.0.0/99",
+    ] {
+        assert!(text.contains(part), "no «{part}» in {text}");
+    }
+}
+
+#[test]
+fn leases_are_counted_only_when_told_to_and_the_old_flag_is_taken() {
+    let folder = files();
+    assert!(
+        Config::new(&full(&folder, &[]), "")
+            .unwrap()
+            .leases
+            .is_none()
+    );
+    let flags = [
+        "--count-server-leases",
+        "--lease-namespace=ns",
+        "--lease-label=a=b",
+        "--server-count-source=max",
+    ];
+    let leases = Config::new(&full(&folder, &flags), "")
+        .unwrap()
+        .leases
+        .unwrap();
+    assert_eq!(
+        (
+            leases.leases.namespace.as_str(),
+            leases.leases.selector.as_str(),
+            leases.or_more
+        ),
+        ("ns", "a=b", true)
+    );
+}
+
+#[test]
+fn a_draining_agent_leaves_when_idle_unless_told_never_to() {
+    let folder = files();
+    let drain = |args: &[&str]| Config::new(&full(&folder, args), "").unwrap().drain;
+    assert_eq!(
+        drain(&[]),
+        DrainConfig {
+            idle: Some(Duration::from_secs(5)),
+            timeout: Some(Duration::from_secs(3600)),
+        }
+    );
+    assert_eq!(
+        drain(&["--drain-idle=0", "--drain-timeout=0s"]),
+        DrainConfig {
+            idle: None,
+            timeout: None
+        }
+    );
+}

@@ -1,0 +1,227 @@
+use super::*;
+use crate::testing::{self, Files};
+
+fn config(files: &Files, more: &[&str]) -> Result<Config, String> {
+    let mut args = files.flags();
+    args.extend(more.iter().map(|&arg| arg.to_owned()));
+    let cli = daemon::flags::parse::<Cli, _>(args).unwrap().cli;
+    Config::new(&cli).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_plain_start_line_gives_safe_defaults() {
+    let files = testing::files();
+    let config = config(&files, &["--server-id=a"]).unwrap();
+    assert_eq!((config.server_id.as_str(), config.server_count), ("a", 1));
+    assert_eq!(
+        (config.dial_timeout, config.keepalive),
+        (DIAL_TIMEOUT, keepalive::SERVER_INTERVAL)
+    );
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    assert!(matches!(config.frontend, FrontendConfig::Uds { .. }));
+}
+
+#[test]
+fn all_faults_are_told_at_once_each_with_its_flag() {
+    let files = testing::files();
+    let error = config(
+        &files,
+        &[
+            "--mode=tcp",
+            "--agent-port=80",
+            "--health-port=50000",
+            "--proxy-strategies=best",
+            "--cluster-key=",
+            "--backend-dial-timeout=-1s",
+            "--server-count=-1",
+            "--server-port=1",
+        ],
+    )
+    .unwrap_err();
+    for part in [
+        "mode must be set to either 'grpc' or 'http-connect' not \"tcp\"",
+        "reserved port 80 for the agent port",
+        "ephemeral port 50000 for the health port",
+        "unknown proxy strategy: best",
+        "cannot have cluster key empty",
+        "backend-dial-timeout must be >= 0, got -1s",
+        "--server-count must be",
+        "server port should be set to 0 not 1 for UDS",
+    ] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+}
+
+#[test]
+fn a_tcp_frontend_needs_its_three_files_and_a_socket_none() {
+    let files = testing::files();
+    let error = config(&files, &["--uds-name=", "--server-port=8090"]).unwrap_err();
+    assert!(
+        error.contains("--server-cert and --server-key must be set")
+            && error.contains("server ca cert must be set"),
+        "{error}"
+    );
+    let error = config(&files, &["--server-ca-cert=/x"]).unwrap_err();
+    assert!(
+        error.contains("server ca cert should not be set for UDS"),
+        "{error}"
+    );
+    let tcp = files.tcp_flags();
+    let tcp: Vec<_> = tcp.iter().map(String::as_str).collect();
+    assert!(matches!(
+        config(&files, &tcp).unwrap().frontend,
+        FrontendConfig::Tcp { .. }
+    ));
+}
+
+#[test]
+fn faults_of_two_files_of_one_listener_are_both_told() {
+    let files = testing::files();
+    let error = config(
+        &files,
+        &[
+            "--cluster-ca-cert=/nowhere/ca.crt",
+            "--cluster-key=/nowhere/tls.key",
+        ],
+    )
+    .unwrap_err();
+    for part in [
+        "--cluster-ca-cert: ",
+        "/nowhere/ca.crt",
+        "--cluster-key: ",
+        "/nowhere/tls.key",
+    ] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+}
+
+#[test]
+fn every_file_of_the_listeners_is_watched() {
+    let files = testing::files();
+    let tcp = files.tcp_flags();
+    let tcp: Vec<_> = tcp.iter().map(String::as_str).collect();
+    let status = config(&files, &tcp).unwrap().watcher.status().current();
+    let watched: Vec<_> = status
+        .files()
+        .iter()
+        .map(certs::status::FileStatus::file)
+        .collect();
+    let all = ["server.crt", "server.key", "ca.crt"].map(|name| files.path(name));
+    assert_eq!(watched, all);
+}
+
+#[test]
+fn a_missing_file_is_named_with_its_flag() {
+    let files = testing::files();
+    let error = config(&files, &["--cluster-ca-cert=/nowhere/ca.crt"]).unwrap_err();
+    assert!(
+        error.contains("--cluster-ca-cert") && error.contains("/nowhere/ca.crt"),
+        "{error}"
+    );
+}
+
+#[test]
+fn token_authentication_needs_its_three_flags_and_empty_ones_mean_none() {
+    let files = testing::files();
+    let error = config(&files, &["--agent-service-account=konnectivity-agent"]).unwrap_err();
+    for part in [
+        "--agent-namespace cannot be empty when agent authentication is enabled",
+        "--authentication-audience cannot be empty when agent authentication is enabled",
+    ] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+    let empty = [
+        "--agent-namespace=",
+        "--agent-service-account=",
+        "--authentication-audience=",
+        "--kubeconfig=",
+    ];
+    let config_without = config(&files, &empty).unwrap();
+    assert!(
+        config_without.token_review.is_none() && config_without.kube_client.kubeconfig.is_none()
+    );
+    let whole = [
+        "--cluster-ca-cert=",
+        "--agent-namespace=kube-system",
+        "--agent-service-account=konnectivity-agent",
+        "--authentication-audience=system:konnectivity-server",
+        "--kubeconfig-qps=75",
+        "--kubeconfig-burst=150",
+    ];
+    let config = config(&files, &whole).unwrap();
+    let review = config.token_review.unwrap();
+    assert_eq!(
+        [
+            review.namespace.as_str(),
+            &review.service_account,
+            &review.audience
+        ],
+        [
+            "kube-system",
+            "konnectivity-agent",
+            "system:konnectivity-server"
+        ]
+    );
+    assert_eq!(
+        (config.kube_client.qps, config.kube_client.burst),
+        (75.0, 150)
+    );
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
+fn a_lease_needs_labels_and_a_server_id_that_makes_a_name() {
+    let files = testing::files();
+    let error = config(
+        &files,
+        &[
+            "--enable-lease-controller",
+            "--lease-label=a",
+            "--server-id=A_b",
+        ],
+    )
+    .unwrap_err();
+    for part in ["invalid label format: a", "--server-id"] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+    let lease = config(&files, &["--enable-lease-controller", "--server-id=a-1"])
+        .unwrap()
+        .lease
+        .unwrap();
+    assert_eq!(
+        (lease.namespace.as_str(), lease.labels.to_string().as_str()),
+        ("kube-system", "k8s-app=konnectivity-server")
+    );
+}
+
+#[test]
+fn files_that_do_not_exist_are_told_in_upstreams_words() {
+    let files = testing::files();
+    let error = config(
+        &files,
+        &[
+            "--cluster-cert=/nowhere/a.crt",
+            "--cluster-key=/nowhere/a.key",
+            "--cluster-ca-cert=/nowhere/ca.crt",
+            "--kubeconfig=/nowhere/config",
+        ],
+    )
+    .unwrap_err();
+    for part in [
+        "error checking cluster key /nowhere/a.key, got ",
+        "error checking cluster cert /nowhere/a.crt, got ",
+        "error checking cluster CA cert /nowhere/ca.crt, got ",
+        "checking KubeconfigPath \"/nowhere/config\", got ",
+    ] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+}
+
+#[test]
+fn each_egress_rule_that_is_none_is_named() {
+    let files = testing::files();
+    let error = config(&files, &["--egress-deny=10.0.0.0/99", "--egress-allow=a:0"]).unwrap_err();
+    for part in ["10.0.0.0/99", "a:0"] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+}

@@ -11,6 +11,7 @@
 
 pub mod admin;
 pub mod backend;
+pub mod binding;
 pub mod cli;
 pub mod config;
 pub mod dial;

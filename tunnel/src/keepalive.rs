@@ -73,6 +73,13 @@ impl Keepalive {
         }
     }
 
+    /// Makes the next ping due at `now`, unless one is out already.
+    pub fn hurry(&mut self, now: Instant) {
+        if let State::Idle { next } = &mut self.state {
+            *next = now.min(*next);
+        }
+    }
+
     /// The answer to the ping has come.
     pub fn on_pong(&mut self, now: Instant) {
         self.state = State::Idle {
@@ -101,6 +108,19 @@ mod tests {
         assert_eq!(keepalive.poll(at(10)), Action::WaitUntil(at(15)));
         keepalive.on_pong(at(12));
         assert_eq!(keepalive.poll(at(21)), Action::WaitUntil(at(22)));
+    }
+
+    #[test]
+    fn a_hurried_ping_goes_out_at_once_and_never_beside_another() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut keepalive = Keepalive::new(Duration::from_secs(10), Duration::from_secs(5), start);
+        keepalive.hurry(at(1));
+        assert_eq!(keepalive.poll(at(1)), Action::Ping);
+        keepalive.hurry(at(2));
+        assert_eq!(keepalive.poll(at(2)), Action::WaitUntil(at(6)));
+        keepalive.on_pong(at(3));
+        assert_eq!(keepalive.poll(at(3)), Action::WaitUntil(at(13)));
     }
 
     #[test]

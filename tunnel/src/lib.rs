@@ -13,7 +13,7 @@
 //!
 //! * [`link`]: one gRPC stream over `h2` as the carrier of one [`mux::Mux`];
 //! * [`copy`]: a socket on one side, a connection of the tunnel on the other;
-//! * [`keepalive`], [`backoff`], [`drain`]: time;
+//! * [`keepalive`], [`probe`], [`backoff`], [`drain`]: time;
 //! * [`authority`]: lets grpc-go's percent-encoded `:authority` through to `h2`.
 //!
 //! Everything on the data path is single-threaded on purpose: a worker owns its tunnels and all that rides on them, so
@@ -34,5 +34,6 @@ pub mod link;
 pub mod mux;
 pub mod observe;
 pub mod packet;
+pub mod probe;
 pub mod queue;
 pub mod scheduler;

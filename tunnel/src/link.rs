@@ -21,6 +21,7 @@ use crate::{
     grpc::{Code, FramingError, MAX_MESSAGE, MessageReader, Status},
     keepalive::{Action, Keepalive},
     mux::{Event, Mux, PACE, TICK},
+    probe::Probe,
 };
 
 /// Receive window of a tunnel, stream and connection alike: the tunnel is the connection's only stream.
@@ -259,15 +260,26 @@ fn lazy_interval(period: std::time::Duration) -> Interval {
 
 /// Pings the peer of an HTTP/2 connection until it is dead. Resolves when a ping stays unanswered; never when the
 /// connection ends otherwise. Cancel safe.
-pub async fn watch(mut ping_pong: PingPong, mut keepalive: Keepalive) {
+pub async fn watch(ping_pong: PingPong, keepalive: Keepalive) {
+    watch_probed(ping_pong, keepalive, &Probe::default()).await;
+}
+
+/// As [`watch`], and pings whenever `probe` is asked to, still one at a time.
+pub async fn watch_probed(mut ping_pong: PingPong, mut keepalive: Keepalive, probe: &Probe) {
     let mut timer: Pin<Box<Sleep>> = Box::pin(sleep_until(Instant::now()));
     poll_fn(|cx| {
         loop {
             match ping_pong.poll_pong(cx) {
-                Poll::Ready(Ok(_)) => keepalive.on_pong(Instant::now()),
+                Poll::Ready(Ok(_)) => {
+                    probe.on_pong();
+                    keepalive.on_pong(Instant::now());
+                }
                 // The connection has ended by itself: no timer of ours is to say that it is dead.
                 Poll::Ready(Err(_)) => return Poll::Pending,
                 Poll::Pending => {}
+            }
+            if probe.take_wanted(cx.waker()) {
+                keepalive.hurry(Instant::now());
             }
             match keepalive.poll(Instant::now()) {
                 Action::Dead => return Poll::Ready(()),

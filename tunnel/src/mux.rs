@@ -78,7 +78,7 @@ pub enum Event {
     },
     /// To an agent: nobody waits for this dial any more.
     CancelDial(DialId),
-    /// To a server: the agent wants no new dials.
+    /// The peer wants no new dials. To a server: choose another agent. To an agent, by our servers alone: find another server.
     Drain,
 }
 
@@ -106,6 +106,7 @@ struct State {
     window: Window,
     link: Option<Waker>,
     violations: u64,
+    chunks: u64,
     is_lost: bool,
 }
 
@@ -236,7 +237,7 @@ impl Mux {
         });
     }
 
-    /// Tells the server that no new dials are wanted.
+    /// Tells the peer that no new dials are wanted here. Upstream's agents ignore it.
     pub fn send_drain(&self) {
         self.send_control(Packet::Drain);
     }
@@ -259,6 +260,12 @@ impl Mux {
         self.state.borrow().window.is_paced
     }
 
+    /// How often bytes have come from the peer: it moves as long as the peer is alive and has something to say.
+    #[must_use]
+    pub fn chunks_received(&self) -> u64 {
+        self.state.borrow().chunks
+    }
+
     /// Whether the tunnel is gone.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -269,7 +276,9 @@ impl Mux {
 
     /// Counts DATA of `len` bytes as received. Call before [`Self::on_message`] for what is in it.
     pub fn on_chunk(&self, len: usize) {
-        self.state.borrow_mut().window.unreleased += len;
+        let mut state = self.state.borrow_mut();
+        state.window.unreleased += len;
+        state.chunks = state.chunks.wrapping_add(1);
     }
 
     /// Takes one message.
@@ -371,9 +380,8 @@ impl Mux {
                     });
                 }
             }
-            packet @ (Packet::DialResponse { .. }
-            | Packet::CloseResponse { .. }
-            | Packet::Drain) => {
+            Packet::Drain => return Some(Event::Drain),
+            packet @ (Packet::DialResponse { .. } | Packet::CloseResponse { .. }) => {
                 self.violation(&format_args!("{} from a server", packet.kind()));
             }
         }

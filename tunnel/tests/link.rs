@@ -32,6 +32,7 @@ use tunnel::{
     mux::{Connection, DialError, Event, Mux},
     observe::Unobserved,
     packet::{ConnectId, Packet},
+    probe::Probe,
 };
 
 use std::future::poll_fn;
@@ -601,6 +602,28 @@ async fn a_peer_that_answers_pings_lives_and_one_that_falls_silent_is_dead() {
         let silent_since = Instant::now();
         watch.await;
         assert!(silent_since.elapsed() <= interval + limit + Duration::from_millis(10));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_pings_long_before_the_next_ping_is_due() {
+    on_a_worker(async {
+        let (ping_pong, _peer, _driver) = idle().await;
+        let (hour, limit) = (Duration::from_secs(3600), Duration::from_secs(5));
+        let keepalive = Keepalive::new(hour, limit, Instant::now());
+        let probe = Probe::default();
+        let mut watch = pin!(link::watch_probed(ping_pong, keepalive, &probe));
+        for pongs in [0, 1, 2] {
+            assert_eq!(probe.pongs(), pongs);
+            let second = timeout(Duration::from_secs(1), watch.as_mut());
+            assert!(second.await.is_err(), "called dead");
+            assert_eq!(probe.pongs(), pongs, "a ping that nobody asked for");
+            probe.ask();
+            probe.ask();
+            let second = timeout(Duration::from_secs(1), watch.as_mut());
+            assert!(second.await.is_err(), "called dead");
+        }
     })
     .await;
 }

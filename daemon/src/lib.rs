@@ -12,6 +12,7 @@
 //! | [`process_metrics`] | the `process_*` series |
 //! | [`file_metrics`] | series on watched files |
 //! | [`limits`] | the limit on open files |
+//! | [`memory`] | the limit on memory |
 //! | [`signals`] | first and second request to terminate |
 //!
 //! Nothing here knows Kubernetes, TLS or the tunnel, and nothing here ends the process: that is for `main` alone.
@@ -24,6 +25,7 @@ pub mod file_metrics;
 pub mod flags;
 pub mod limits;
 pub mod listen;
+pub mod memory;
 
 pub mod process_metrics;
 pub mod signals;

@@ -151,9 +151,10 @@ pub struct Cli {
     pub xfr_channel_size: i64,
 
     /// Bytes that all connections together may hold for targets that do not read, beyond 64 KiB each, which are free. The
-    /// one that holds most while it stands still is reset when the budget runs out. At least 4194304.
-    #[arg(long, default_value_t = tunnel::ledger::DEFAULT_BUDGET, value_name = "BYTES")]
-    pub memory_budget: usize,
+    /// one that holds most while it stands still is reset when the budget runs out. At least 4194304. Default: a quarter of the
+    /// container's memory limit, at most 67108864. Adit's own flag.
+    #[arg(long, value_name = "BYTES")]
+    pub memory_budget: Option<usize>,
 
     /// Targets that may be dialled: networks, addresses or names, each with optional ports, e.g. 10.0.0.0/8:443,.svc. With any,
     /// all others are refused. Adit's own flag; off by default.

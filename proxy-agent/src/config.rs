@@ -17,6 +17,7 @@ use egress_policy::{Policy, PolicyError};
 use http::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tunnel::ledger;
 
 use crate::cli::Cli;
 use crate::lease_count;
@@ -179,7 +180,9 @@ impl Config {
                 .map_or(tunnel::keepalive::AGENT_INTERVAL, |time| {
                     at_least(time, MIN_KEEPALIVE)
                 }),
-            memory_budget: cli.memory_budget,
+            memory_budget: cli
+                .memory_budget
+                .unwrap_or_else(|| ledger::default_budget(daemon::memory::limit())),
             health: (
                 cli.health_server_host.clone(),
                 problem::port(cli.health_server_port),

@@ -141,9 +141,10 @@ pub struct Cli {
     /// Deprecated, without effect.
     #[arg(long, default_value_t = true)]
     pub warn_on_channel_limit: bool,
-    /// Bytes that slow readers may hold in this process before they are paced and, if they stall, reset. Adit's own flag; at least 4194304.
-    #[arg(long, default_value_t = tunnel::ledger::DEFAULT_BUDGET, value_name = "BYTES")]
-    pub memory_budget: usize,
+    /// Bytes that slow readers may hold in this process before they are paced and, if they stall, reset. At least 4194304. Default: a
+    /// quarter of the container's memory limit, at most 67108864. Adit's own flag.
+    #[arg(long, value_name = "BYTES")]
+    pub memory_budget: Option<usize>,
     /// Targets that may be dialled: networks, addresses or names, each with optional ports, e.g. 10.0.0.0/8:443,.svc. With any,
     /// all others are refused. Adit's own flag; off by default.
     #[arg(long, value_name = "RULES")]

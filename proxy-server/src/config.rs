@@ -12,7 +12,7 @@ use cluster::ClientOptions;
 use daemon::flags::StringSlice;
 use egress_policy::Policy;
 use rustls::ServerConfig;
-use tunnel::keepalive;
+use tunnel::{keepalive, ledger};
 
 use crate::{cli::Cli, lease, registry::strategy::Strategies, token_review};
 use faults::Faults;
@@ -143,11 +143,13 @@ impl Config {
             cli.graceful_shutdown_timeout,
             &mut faults,
         );
-        if cli.memory_budget < tunnel::ledger::MIN_BUDGET {
+        let memory_budget = cli
+            .memory_budget
+            .unwrap_or_else(|| ledger::default_budget(daemon::memory::limit()));
+        if memory_budget < ledger::MIN_BUDGET {
             faults.add(format!(
-                "--memory-budget {} must be at least {} bytes",
-                cli.memory_budget,
-                tunnel::ledger::MIN_BUDGET
+                "--memory-budget {memory_budget} must be at least {} bytes",
+                ledger::MIN_BUDGET
             ));
         }
         if cli.enable_contention_profiling && !cli.enable_profiling {
@@ -187,7 +189,7 @@ impl Config {
                     dial_timeout
                 },
                 graceful_shutdown,
-                memory_budget: cli.memory_budget,
+                memory_budget,
                 strategies,
                 token_review,
                 kube_client,

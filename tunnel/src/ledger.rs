@@ -11,11 +11,23 @@ use std::cell::Cell;
 /// What a connection may queue without being charged, in bytes.
 pub const ALLOWANCE: usize = 64 * 1024;
 
-/// Default budget of a process for charged bytes: 64 MiB.
+/// Default budget of a process for charged bytes where memory is not limited, or by much more: 64 MiB.
 pub const DEFAULT_BUDGET: usize = 64 * 1024 * 1024;
 
 /// Smallest budget that makes sense: below it a single message of upstream's limit does not fit.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
+
+/// The budget of a process that may use `limit` bytes of memory: a quarter of them, within [`MIN_BUDGET`] and
+/// [`DEFAULT_BUDGET`]. The rest is for what is not charged; with a budget beyond the limit the kernel would end the
+/// process at the first stall, and published manifests allow an agent 30 MiB.
+#[must_use]
+pub fn default_budget(limit: Option<u64>) -> usize {
+    limit
+        .and_then(|limit| usize::try_from(limit / 4).ok())
+        .map_or(DEFAULT_BUDGET, |quarter| {
+            quarter.clamp(MIN_BUDGET, DEFAULT_BUDGET)
+        })
+}
 
 /// The byte budget of one worker.
 #[derive(Debug)]
@@ -123,6 +135,16 @@ mod tests {
             account.set(cost);
         }
         account.charged()
+    }
+
+    #[test]
+    fn the_default_budget_leaves_room_under_a_memory_limit() {
+        const MIB: u64 = 1024 * 1024;
+        let budget = |limit| default_budget(limit) as u64;
+        assert_eq!(budget(None), 64 * MIB);
+        assert_eq!(budget(Some(30 * MIB)), 15 * MIB / 2);
+        assert_eq!(budget(Some(8 * MIB)), 4 * MIB);
+        assert_eq!(budget(Some(1024 * MIB)), 64 * MIB);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use daemon::flags::GoDuration;
 use egress_policy::PolicyError;
+use tunnel::ledger::MIN_BUDGET;
 
 use super::{IdentifiersError, egress, given, identifiers};
 use crate::cli::Cli;
@@ -82,6 +83,9 @@ pub enum Problem {
         /// As written.
         value: GoDuration,
     },
+    /// `--memory-budget`
+    #[error("--memory-budget {0} must be at least {MIN_BUDGET} bytes")]
+    MemoryBudget(usize),
     /// `--egress-allow` or `--egress-deny`
     #[error(transparent)]
     Egress(#[from] PolicyError),
@@ -178,6 +182,8 @@ pub(super) fn find(
             problems.push(Problem::Negative { flag, value });
         }
     }
+    let budget = cli.memory_budget.filter(|budget| *budget < MIN_BUDGET);
+    problems.extend(budget.map(Problem::MemoryBudget));
     problems.extend(egress(cli).err().into_iter().flatten().map(Problem::Egress));
     if server.name().is_err() {
         problems.push(Problem::Host(server.host().to_owned()));

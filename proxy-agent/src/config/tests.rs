@@ -217,12 +217,14 @@ fn leases_drain_and_egress_are_checked() {
         "--kubeconfig=/nowhere/config",
         "--server-count-source=min",
         "--drain-idle=-1s",
+        "--memory-budget=1000",
         "--egress-allow=10.0.0.0/99",
     ]);
     for part in [
         "error checking KubeconfigPath \"/nowhere/config\", got ",
         "--server-count-source must be one of '', 'default', 'max', got min",
         "--drain-idle must be >= 0, got -1s",
+        "--memory-budget 1000 must be at least 4194304 bytes",
         "10.0.0.0/99",
     ] {
         assert!(text.contains(part), "no «{part}» in {text}");

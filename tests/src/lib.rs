@@ -7,6 +7,7 @@
 //! | [`client`] | plays kube-apiserver: HTTP CONNECT and gRPC, over a Unix socket and mTLS |
 //! | [`targets`] | what is dialled: echo, sink, source, greeter, black hole and others |
 //! | [`exchange`] | what most tests do with a connection |
+//! | [`kube_api`] | plays the Kubernetes API: TokenReview and Lease, over HTTPS, with faults on demand |
 //! | [`payload`] | bytes that say themselves what must follow, so that a receiver can check them |
 //!
 //! Everything is real but the network, which is loopback. Waits are for a state, with generous deadlines: the tests must be
@@ -15,6 +16,7 @@
 pub mod client;
 pub mod exchange;
 pub mod harness;
+pub mod kube_api;
 pub mod payload;
 pub mod targets;
 

@@ -1,3 +1,6 @@
+mod presented;
+mod warnings;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -366,64 +369,6 @@ fn a_root_that_ends_is_no_longer_trusted_although_no_file_changed() {
 }
 
 #[test]
-fn warnings_are_given_once_a_change_and_once_a_level_of_expiry() {
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
-        let mut world = World::new();
-        assert_eq!(warnings.take(), 0);
-        world.write("tls.crt", "garbage");
-        world.poll(5);
-        assert_eq!(warnings.take(), 1);
-        world.write("tls.crt", "other garbage");
-        world.poll(5);
-        assert_eq!(warnings.take(), 1);
-
-        let leaf = Leaf::server(NAMES).valid(Validity::days(90));
-        world.write_pair(&world.authority.issue(&leaf).unwrap());
-        world.expect_reload();
-        assert_eq!(warnings.take(), 0);
-        let end = leaf.validity.not_after;
-        for (days_left, expected) in [(31, 0), (30, 1), (29, 0), (6, 1), (2, 0), (1, 1), (-1, 1)] {
-            world.watcher.poll_once(end.plus_days(-days_left));
-            world.watcher.poll_once(end.plus_days(-days_left));
-            assert_eq!(warnings.take(), expected, "{days_left} days left");
-        }
-    });
-}
-
-/// Counts what is logged at warn and above.
-#[derive(Clone, Default)]
-struct Warnings(Arc<std::sync::atomic::AtomicUsize>);
-
-impl Warnings {
-    fn take(&self) -> usize {
-        self.0.swap(0, std::sync::atomic::Ordering::SeqCst)
-    }
-}
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-#[test]
 fn files_that_never_come_to_rest_are_tried_all_the_same() {
     let mut world = World::new();
     let issued = world.renewed();
@@ -550,88 +495,6 @@ fn files_that_are_bad_at_the_start_are_an_error() {
     let error = error.unwrap_err().to_string();
     assert!(error.contains("tls.crt is empty"), "{error}");
     assert_eq!(watcher.status().current().files(), []);
-}
-
-#[test]
-fn the_product_in_use_is_made_of_the_new_files() {
-    let mut world = World::new();
-    let issued = world.renewed();
-    world.write_pair(&issued);
-    world.expect_reload();
-    assert_eq!(presented(&world.server.current()), issued.chain());
-}
-
-/// The chain that a listener shows to a client that trusts anything: read off a handshake in memory.
-fn presented(server: &Arc<ServerConfig>) -> Vec<CertificateDer<'static>> {
-    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-    use rustls::pki_types::{ServerName, UnixTime};
-    use rustls::{ClientConnection, DigitallySignedStruct, ServerConnection, SignatureScheme};
-    use std::sync::Mutex;
-
-    #[derive(Debug, Default)]
-    struct Recorder(Mutex<Vec<CertificateDer<'static>>>);
-
-    impl ServerCertVerifier for Recorder {
-        fn verify_server_cert(
-            &self,
-            own: &CertificateDer<'_>,
-            others: &[CertificateDer<'_>],
-            _: &ServerName<'_>,
-            _: &[u8],
-            _: UnixTime,
-        ) -> Result<ServerCertVerified, rustls::Error> {
-            let all = std::iter::once(own).chain(others);
-            *self.0.lock().unwrap() = all.map(|one| one.clone().into_owned()).collect();
-            Ok(ServerCertVerified::assertion())
-        }
-
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, rustls::Error> {
-            Ok(HandshakeSignatureValid::assertion())
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            vec![SignatureScheme::ECDSA_NISTP256_SHA256]
-        }
-    }
-
-    let recorder = Arc::new(Recorder::default());
-    let mut config = ClientConfig::builder_with_provider(Arc::new(crate::tls::provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(&recorder) as Arc<dyn ServerCertVerifier>)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let name = ServerName::try_from(NAMES[0]).unwrap();
-    let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
-    // The client shows no certificate and is refused in the end; by then it has seen the server's.
-    for _ in 0..3 {
-        let mut wire = Vec::new();
-        client.write_tls(&mut wire).unwrap();
-        server.read_tls(&mut wire.as_slice()).unwrap();
-        let _refused = server.process_new_packets();
-        let mut wire = Vec::new();
-        server.write_tls(&mut wire).unwrap();
-        client.read_tls(&mut wire.as_slice()).unwrap();
-        let _refused = client.process_new_packets();
-    }
-    let seen = recorder.0.lock().unwrap();
-    seen.clone()
 }
 
 #[tokio::test(start_paused = true)]

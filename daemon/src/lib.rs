@@ -9,6 +9,7 @@
 //! | [`uds`] | Unix socket files that appear whole and never displace a live server's |
 //! | [`accept`] | what an accept loop does with an error |
 //! | [`admin`] | health, readiness and metrics over HTTP/1.1, on a thread of their own |
+//! | [`metrics`] | how metrics are made, and guards that measure by living |
 //! | [`process_metrics`] | the `process_*` series |
 //! | [`file_metrics`] | series on watched files |
 //! | [`limits`] | the limit on open files |
@@ -26,6 +27,7 @@ pub mod flags;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+pub mod metrics;
 
 pub mod process_metrics;
 pub mod signals;

@@ -1,114 +1,45 @@
-//! Every metric of the server; upstream's names where upstream has the metric (wire-protocol, section 7.1).
+//! Every metric of the server; upstream's names, labels, buckets and HELP where upstream has the metric
+//! (`pkg/server/metrics/metrics.go`; wire-protocol, section 7.1).
 
-use std::{sync::Arc, time::Instant};
+mod labels;
+mod packets;
+
+use std::{sync::Arc, time::Duration};
 
 use certs::{
     Current, Status, Timestamp,
-    status::{FileState, Outcome},
+    status::{FileState, Outcome as FileOutcome},
 };
-use daemon::file_metrics::{self, FileSample};
+use daemon::{
+    file_metrics::{self, FileSample},
+    metrics::{ApiCalls, Factory},
+};
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
-use tunnel::{
-    grpc::Code,
-    observe::{Limit, Observe},
-    packet::PacketKind,
-};
+use tunnel::{grpc::Code, observe::Limit};
+
+pub use daemon::metrics::{Gauged, Timed};
+use labels::Outcome;
+pub use labels::{AgentState, DialFailure, Listener, Segment, TunnelKind};
+pub use packets::{AgentObserver, PacketCounters};
+
+use crate::registry::strategy::Strategy;
 
 const PREFIX: &str = "konnectivity_network_proxy_server_";
 
-const DIAL_BUCKETS: [f64; 9] = [
+/// Seconds, upstream's, for dials and for writes to frontends.
+const LATENCY_BUCKETS: [f64; 9] = [
     0.000_001, 0.000_01, 0.000_1, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5,
 ];
 
+/// Seconds, upstream's, for the life of connections.
 const DURATION_BUCKETS: [f64; 12] = [
     1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0,
 ];
 
-/// Where a packet came from or goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// From kube-apiserver.
-    FromClient,
-    /// To kube-apiserver.
-    ToClient,
-    /// From an agent.
-    FromAgent,
-    /// To an agent.
-    ToAgent,
-}
-
-impl Segment {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::FromClient => "from_client",
-            Self::ToClient => "to_client",
-            Self::FromAgent => "from_agent",
-            Self::ToAgent => "to_agent",
-        }
-    }
-}
-
-/// Why a dial failed, in upstream's words and a few of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DialFailure {
-    /// No agent is connected.
-    NoAgent,
-    /// The agent could not reach the target.
-    ErrorResponse,
-    /// The agent's tunnel went away, or the agent gave up.
-    BackendClose,
-    /// The agent did not answer in time.
-    BackendDialTimeout,
-    /// Whoever asked went away.
-    FrontendClose,
-    /// A bound was hit. Ours.
-    Limit,
-}
-
-impl DialFailure {
-    const ALL: [Self; 6] = [
-        Self::NoAgent,
-        Self::ErrorResponse,
-        Self::BackendClose,
-        Self::BackendDialTimeout,
-        Self::FrontendClose,
-        Self::Limit,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::NoAgent => "no_agent",
-            Self::ErrorResponse => "error_response",
-            Self::BackendClose => "backend_close",
-            Self::BackendDialTimeout => "backend_dial_timeout",
-            Self::FrontendClose => "frontend_close",
-            Self::Limit => "limit",
-        }
-    }
-}
-
-/// Which listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
-    /// kube-apiserver's.
-    Frontend,
-    /// The agents'.
-    Agent,
-}
-
-impl Listener {
-    /// As it stands in a metric label and in the log.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Frontend => "frontend",
-            Self::Agent => "agent",
-        }
-    }
-}
+/// Seconds, ours: where dials in the field are, up to twice the default deadline.
+const OUTCOME_BUCKETS: [f64; 9] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 5.0, 15.0, 30.0];
 
 /// All metrics, registered.
 #[derive(Debug)]
@@ -119,6 +50,8 @@ pub struct Metrics {
     pub files: Current<Arc<Status>>,
     /// Seconds from a dial's request to its success.
     pub dial_duration: Histogram,
+    /// Seconds that writes of agents' bytes to kube-apiserver took.
+    pub frontend_write: Histogram,
     /// Life time of connections.
     pub connection_duration: Histogram,
     /// Open `Proxy` streams.
@@ -127,7 +60,7 @@ pub struct Metrics {
     pub connect_streams: IntGauge,
     /// CONNECT requests under way.
     pub http_connections: IntGauge,
-    /// Agents, by id; upstream's deprecated name.
+    /// Agents, by id; upstream's deprecated name. Whichever table changed last, as upstream.
     pub ready_backend_connections: IntGauge,
     /// Agents of the strategy `default`, by id.
     pub ready_backends: IntGauge,
@@ -135,13 +68,32 @@ pub struct Metrics {
     pub pending_dials: IntGauge,
     /// Connections.
     pub established: IntGauge,
+    /// Clients of the gRPC frontend that are not read, because what they sent before waits for the tunnel.
+    pub full_proxy_channels: IntGauge,
+    /// Agents whose tunnels are paced, because readers of theirs hold the window.
+    pub full_connect_channels: IntGauge,
+    /// Payload bytes taken from clients for agents.
+    pub bytes_to_agents: IntCounter,
+    /// Payload bytes of agents given to clients.
+    pub bytes_from_agents: IntCounter,
     /// Bytes that slow readers hold of the budget.
     pub buffered_bytes: IntGauge,
     /// Connections reset because their readers stalled.
     pub stalled: IntCounter,
     /// Packets against the protocol.
     pub violations: IntCounter,
+    /// Leases that the collection of garbage has deleted.
+    pub culled_leases: IntCounter,
+    /// Its calls to delete one.
+    pub lease_deletes: ApiCalls,
+    /// Its calls to list them.
+    pub lease_lists: ApiCalls,
+    backends: IntGaugeVec,
+    agents: IntGaugeVec,
+    tunnels: IntGaugeVec,
     dial_failures: IntCounterVec,
+    dial_causes: IntCounterVec,
+    dial_outcomes: HistogramVec,
     packets: IntCounterVec,
     errors: IntCounterVec,
     limits: IntCounterVec,
@@ -155,132 +107,235 @@ impl Metrics {
     /// Never in practice: the names are constants and differ.
     pub fn new(files: Current<Arc<Status>>) -> prometheus::Result<Arc<Self>> {
         let registry = Registry::new();
-        let gauges = IntGaugeVec::new(
-            opts(
-                "grpc_connections",
-                "Number of open gRPC streams, by method.",
-            ),
-            &["service_method"],
+        let make = Factory::new(&registry, PREFIX);
+        let methods = ["Proxy", "Connect"];
+        let streams = make.gauges(
+            "grpc_connections",
+            "Number of current grpc connections, partitioned by service method.",
+            "service_method",
+            &methods,
         )?;
-        registry.register(Box::new(gauges.clone()))?;
-        let backends = IntGaugeVec::new(
-            opts(
-                "ready_backends",
-                "Number of agents that can be chosen, by strategy.",
-            ),
-            &["proxy_strategy"],
+        let full_channels = make.gauges(
+            "full_receive_channels",
+            "Number of current connections blocked by a full receive channel, partitioned by service method.",
+            "service_method",
+            &methods,
         )?;
-        registry.register(Box::new(backends.clone()))?;
-        // Written when a frontend stream takes a packet of an agent; upstream has it, ours is one observation a batch.
+        let bytes = make.counters(
+            "forwarded_bytes_total",
+            "Payload bytes of connections, by direction (to_agent, from_agent).",
+            "direction",
+            &["to_agent", "from_agent"],
+        )?;
+        // Not all strategies need to be in use; a series at 0 harms nobody.
+        let backends = make.gauges(
+            "ready_backends",
+            "Number of konnectivity agent connected to the proxy server",
+            "proxy_strategy",
+            &Strategy::ALL.map(Strategy::name),
+        )?;
         let this = Self {
-            dial_duration: histogram(
-                &registry,
+            dial_duration: make.histogram(
                 "dial_duration_seconds",
-                "Seconds from a dial's request to its success.",
-                &DIAL_BUCKETS,
+                "Latency of dial to the remote endpoint in seconds",
+                &LATENCY_BUCKETS,
             )?,
-            connection_duration: histogram(
-                &registry,
+            frontend_write: make.histogram(
+                "frontend_write_duration_seconds",
+                "Latency of write to the frontend in seconds",
+                &LATENCY_BUCKETS,
+            )?,
+            // In upstream's main branch only; its HELP is ours until a release has it.
+            connection_duration: make.histogram(
                 "connection_duration_seconds",
                 "Life time of connections.",
                 &DURATION_BUCKETS,
             )?,
-            proxy_streams: gauges.with_label_values(&["Proxy"]),
-            connect_streams: gauges.with_label_values(&["Connect"]),
-            http_connections: gauge(
-                &registry,
+            proxy_streams: streams.with_label_values(&["Proxy"]),
+            connect_streams: streams.with_label_values(&["Connect"]),
+            http_connections: make.gauge(
                 "http_connections",
-                "Number of CONNECT requests under way.",
+                "Number of current HTTP CONNECT connections",
             )?,
-            ready_backend_connections: gauge(
-                &registry,
+            ready_backend_connections: make.gauge(
                 "ready_backend_connections",
-                "Number of agents. Deprecated for ready_backends.",
+                "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends",
             )?,
-            ready_backends: backends.with_label_values(&["default"]),
-            pending_dials: gauge(
-                &registry,
+            ready_backends: backends.with_label_values(&[Strategy::Default.name()]),
+            pending_dials: make.gauge(
                 "pending_backend_dials",
-                "Number of dials that wait for an agent's answer.",
+                "Current number of pending backend dial requests",
             )?,
-            established: gauge(
-                &registry,
+            established: make.gauge(
                 "established_connections",
-                "Number of established connections.",
+                "Current number of established end-to-end connections (post-dial).",
             )?,
-            buffered_bytes: gauge(
-                &registry,
+            full_proxy_channels: full_channels.with_label_values(&["Proxy"]),
+            full_connect_channels: full_channels.with_label_values(&["Connect"]),
+            bytes_to_agents: bytes.with_label_values(&["to_agent"]),
+            bytes_from_agents: bytes.with_label_values(&["from_agent"]),
+            buffered_bytes: make.gauge(
                 "buffered_bytes",
                 "Bytes of --memory-budget that slow readers hold.",
             )?,
-            stalled: counter(
-                &registry,
+            stalled: make.counter(
                 "stalled_connections_total",
                 "Connections reset because their reader stalled beyond its share of the buffers.",
             )?,
-            violations: counter(
-                &registry,
+            violations: make.counter(
                 "protocol_violations_total",
                 "Packets that were ignored because they are against the protocol.",
             )?,
-            dial_failures: counters(
-                &registry,
-                "dial_failure_count",
-                "Number of dials that failed, by reason.",
-                &["reason"],
+            culled_leases: make.counter(
+                "culled_leases_count",
+                "Count of expired leases that the lease garbage collection controller has culled.",
             )?,
-            packets: counters(
-                &registry,
+            lease_deletes: ApiCalls::new(
+                make,
+                "http_status_code",
+                (
+                    "lease_delete_total",
+                    "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+                ),
+                Some((
+                    "lease_delete_latency_seconds",
+                    "Latency of lease deletion calls by the garbage collection controller in seconds.",
+                    prometheus::DEFAULT_BUCKETS,
+                )),
+            )?,
+            lease_lists: ApiCalls::new(
+                make,
+                "http_status_code",
+                // Upstream's HELP says deletion, and means listing.
+                (
+                    "lease_list_total",
+                    "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.",
+                ),
+                Some((
+                    "lease_list_latency_seconds",
+                    "Latency of lease list calls by the garbage collection controller in seconds.",
+                    prometheus::DEFAULT_BUCKETS,
+                )),
+            )?,
+            agents: make.gauges(
+                "agent_tunnels",
+                "Tunnels of agents, by what they are good for (ready, draining, superseded, suspect).",
+                "state",
+                &AgentState::ALL.map(AgentState::name),
+            )?,
+            tunnels: make.gauges(
+                "tunnels",
+                "Tunnels of agents, by kind (packet: as upstream's; credit: with flow control for each connection).",
+                "kind",
+                &TunnelKind::ALL.map(TunnelKind::name),
+            )?,
+            dial_failures: make.counters(
+                "dial_failure_count",
+                "Number of dial failures observed. Multiple failures can occur for a single dial request.",
+                "reason",
+                &DialFailure::ALL.map(DialFailure::reason),
+            )?,
+            dial_causes: make.counters(
+                "dial_failures_total",
+                "Dials that failed, by cause.",
+                "cause",
+                &DialFailure::ALL.map(DialFailure::cause),
+            )?,
+            dial_outcomes: make.histograms(
+                "dial_outcome_seconds",
+                "Seconds from a dial's request to its end, by outcome (connected, failed, timed_out, abandoned).",
+                &OUTCOME_BUCKETS,
+                "outcome",
+                &Outcome::ALL.map(Outcome::name),
+            )?,
+            packets: make.counters_by(
                 "stream_packets_total",
-                "Number of packets, by segment and type.",
+                "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)",
                 &["segment", "packet_type"],
             )?,
-            errors: counters(
-                &registry,
+            errors: make.counters_by(
                 "stream_errors_total",
-                "Number of stream errors, by segment, gRPC code and packet type.",
+                "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)",
                 &["segment", "code", "packet_type"],
             )?,
-            limits: counters(
-                &registry,
+            limits: make.counters(
                 "tunnel_limit_hits_total",
                 "How often a bound of a tunnel was hit.",
-                &["limit"],
+                "limit",
+                &Limit::ALL.map(Limit::name),
             )?,
-            refused: counters(
-                &registry,
+            refused: make.counters(
                 "refused_connections_total",
                 "Connections refused before they became anything, by listener.",
-                &["listener"],
+                "listener",
+                &Listener::ALL.map(Listener::name),
             )?,
+            backends,
             registry,
             files,
         };
         let files = this.files.clone();
         file_metrics::register(&this.registry, PREFIX, move || samples(&files.current()))?;
         daemon::process_metrics::register(&this.registry)?;
-        for reason in DialFailure::ALL {
-            this.dial_failures.with_label_values(&[reason.name()]);
-        }
-        for limit in Limit::ALL {
-            this.limits.with_label_values(&[limit.name()]);
-        }
-        for listener in [Listener::Frontend, Listener::Agent] {
-            this.refused.with_label_values(&[listener.name()]);
+        for segment in Segment::ALL {
+            let _every_kind_at_zero = this.packets(segment);
+            for code in [Code::Unavailable, Code::Canceled, Code::Unknown] {
+                this.error_counter(segment, code);
+            }
         }
         Ok(Arc::new(this))
     }
 
-    /// A dial failed.
-    pub fn dial_failed(&self, reason: DialFailure) {
-        self.dial_failures.with_label_values(&[reason.name()]).inc();
+    /// A dial failed: counted under its reason and under its cause.
+    pub fn dial_failed(&self, failure: DialFailure) {
+        self.dial_failures
+            .with_label_values(&[failure.reason()])
+            .inc();
+        self.dial_causes.with_label_values(&[failure.cause()]).inc();
+    }
+
+    /// A dial ended after `took`. Counts it if it failed, and its time in any case.
+    pub fn dial_ended(&self, outcome: Result<(), DialFailure>, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let outcome = match outcome {
+            Ok(()) => {
+                self.dial_duration.observe(seconds);
+                Outcome::Connected
+            }
+            Err(failure) => {
+                self.dial_failed(failure);
+                failure.outcome()
+            }
+        };
+        self.dial_outcomes
+            .with_label_values(&[outcome.name()])
+            .observe(seconds);
+    }
+
+    /// The table of a strategy has that many keys now: agent ids, or identifiers for `destHost`.
+    pub fn set_backends(&self, strategy: Strategy, keys: usize) {
+        let keys = i64::try_from(keys).unwrap_or(i64::MAX);
+        self.backends
+            .with_label_values(&[strategy.name()])
+            .set(keys);
+        self.ready_backend_connections.set(keys);
+    }
+
+    /// That many tunnels are in a state now.
+    pub fn set_agents(&self, state: AgentState, tunnels: usize) {
+        let tunnels = i64::try_from(tunnels).unwrap_or(i64::MAX);
+        self.agents.with_label_values(&[state.name()]).set(tunnels);
+    }
+
+    /// A tunnel of a kind is open for as long as the guard lives.
+    #[must_use]
+    pub fn tunnel(&self, kind: TunnelKind) -> Gauged {
+        Gauged::new(&self.tunnels.with_label_values(&[kind.name()]))
     }
 
     /// A stream broke.
     pub fn stream_failed(&self, segment: Segment, code: Code) {
-        self.errors
-            .with_label_values(&[segment.name(), code.name(), "Unknown"])
-            .inc();
+        self.error_counter(segment, code).inc();
     }
 
     /// A connection was refused: handshake, identity, protocol.
@@ -291,114 +346,13 @@ impl Metrics {
     /// Counters of one direction, one a packet type, so that a packet costs no look-up.
     #[must_use]
     pub fn packets(&self, segment: Segment) -> PacketCounters {
-        PacketCounters {
-            known: PacketKind::ALL.map(|kind| {
-                self.packets
-                    .with_label_values(&[segment.name(), kind.name()])
-            }),
-            unknown: self.packets.with_label_values(&[segment.name(), "unknown"]),
-        }
-    }
-}
-
-/// See [`Metrics::packets`].
-#[derive(Debug)]
-pub struct PacketCounters {
-    known: [IntCounter; PacketKind::ALL.len()],
-    unknown: IntCounter,
-}
-
-impl PacketCounters {
-    /// Counts one.
-    pub fn count(&self, kind: Option<PacketKind>) {
-        kind.and_then(|kind| self.known.get(kind as usize))
-            .unwrap_or(&self.unknown)
-            .inc();
-    }
-}
-
-/// What tunnels to agents report to.
-#[derive(Debug)]
-pub struct AgentObserver {
-    metrics: Arc<Metrics>,
-    received: PacketCounters,
-    sent: PacketCounters,
-}
-
-impl AgentObserver {
-    /// Reports to `metrics`.
-    #[must_use]
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self {
-            received: metrics.packets(Segment::FromAgent),
-            sent: metrics.packets(Segment::ToAgent),
-            metrics,
-        }
-    }
-}
-
-impl Observe for AgentObserver {
-    fn received(&self, kind: Option<PacketKind>) {
-        self.received.count(kind);
+        PacketCounters::new(self, segment)
     }
 
-    fn sent(&self, kind: PacketKind) {
-        self.sent.count(Some(kind));
-    }
-
-    fn violation(&self) {
-        self.metrics.violations.inc();
-    }
-
-    fn stalled(&self) {
-        self.metrics.stalled.inc();
-    }
-
-    fn limited(&self, limit: Limit) {
-        self.metrics.limits.with_label_values(&[limit.name()]).inc();
-    }
-}
-
-/// Raises a gauge for as long as it lives.
-#[derive(Debug)]
-pub struct Gauged(IntGauge);
-
-impl Gauged {
-    /// Raises `gauge`.
-    #[must_use]
-    pub fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Gauged {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-/// Observes how long it lived.
-#[derive(Debug)]
-pub struct Timed {
-    histogram: Histogram,
-    since: Instant,
-}
-
-impl Timed {
-    /// Starts now.
-    #[must_use]
-    pub fn new(histogram: &Histogram) -> Self {
-        Self {
-            histogram: histogram.clone(),
-            since: tokio::time::Instant::now().into_std(),
-        }
-    }
-}
-
-impl Drop for Timed {
-    fn drop(&mut self) {
-        self.histogram.observe(self.since.elapsed().as_secs_f64());
+    /// Ours are all errors of receiving, which belong to no packet: upstream's `Unknown`.
+    fn error_counter(&self, segment: Segment, code: Code) -> IntCounter {
+        self.errors
+            .with_label_values(&[segment.name(), code.name(), "Unknown"])
     }
 }
 
@@ -410,82 +364,12 @@ fn samples(status: &Status) -> Vec<FileSample> {
             file: file.file().display().to_string(),
             expiry_seconds: file.expiry_seconds(now),
             is_stale: *file.state() != FileState::Fresh,
-            reloads: Outcome::ALL
+            reloads: FileOutcome::ALL
                 .map(|outcome| (outcome.name(), file.changes(outcome)))
                 .to_vec(),
         })
         .collect()
 }
 
-fn opts(name: &str, help: &str) -> Opts {
-    Opts::new(format!("{PREFIX}{name}"), help)
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-    let gauge = IntGauge::with_opts(opts(name, help))?;
-    registry.register(Box::new(gauge.clone()))?;
-    Ok(gauge)
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-    let counter = IntCounter::with_opts(opts(name, help))?;
-    registry.register(Box::new(counter.clone()))?;
-    Ok(counter)
-}
-
-fn counters(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntCounterVec> {
-    let counters = IntCounterVec::new(opts(name, help), labels)?;
-    registry.register(Box::new(counters.clone()))?;
-    Ok(counters)
-}
-
-fn histogram(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    buckets: &[f64],
-) -> prometheus::Result<Histogram> {
-    let opts = HistogramOpts::new(format!("{PREFIX}{name}"), help).buckets(buckets.to_vec());
-    let vec = HistogramVec::new(opts, &[])?;
-    let histogram = vec.with_label_values::<&str>(&[]);
-    registry.register(Box::new(vec))?;
-    Ok(histogram)
-}
-
 #[cfg(test)]
-mod tests {
-    use prometheus::TextEncoder;
-
-    use super::*;
-
-    #[test]
-    fn series_exist_from_the_start_under_upstreams_names() {
-        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
-        let text = TextEncoder::new()
-            .encode_to_string(&metrics.registry.gather())
-            .unwrap();
-        for line in [
-            "konnectivity_network_proxy_server_dial_failure_count{reason=\"no_agent\"} 0",
-            "konnectivity_network_proxy_server_ready_backends{proxy_strategy=\"default\"} 0",
-            "konnectivity_network_proxy_server_grpc_connections{service_method=\"Proxy\"} 0",
-            "# TYPE konnectivity_network_proxy_server_dial_failure_count counter",
-            "konnectivity_network_proxy_server_dial_duration_seconds_count 0",
-        ] {
-            assert!(text.contains(line), "no {line} in {text}");
-        }
-    }
-
-    #[test]
-    fn a_gauge_falls_with_its_guard() {
-        let metrics = Metrics::new(Current::fixed(Arc::default())).unwrap();
-        let guard = Gauged::new(&metrics.established);
-        assert_eq!(metrics.established.get(), 1);
-        drop(guard);
-        assert_eq!(metrics.established.get(), 0);
-    }
-}
+mod tests;

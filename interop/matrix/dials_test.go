@@ -22,7 +22,7 @@ func (e *env) expectRefusal(address string, texts []string, statuses ...int) err
 	conn, err := e.dial(e.ctx, address)
 	if err == nil {
 		conn.Close()
-		return fmt.Errorf("dial to %s succeeded", address)
+		return failf(answeredFirst, "dial to %s succeeded", address)
 	}
 	e.note("%v", err)
 	return e.checkRefusal(err, texts, statuses...)

@@ -20,12 +20,13 @@ import (
 )
 
 var (
-	pairsFlag    = flag.String("pairs", "all", "all, ours, upstream, mixed, or a list such as ours/upstream (server first)")
+	pairsFlag    = flag.String("pairs", "all", "all, ours, upstream, mixed, skew, or a list such as ours/upstream (server first)")
 	frontsFlag   = flag.String("frontends", "all", "all, or a list of grpc-uds, grpc-tcp, connect-uds, connect-tcp")
 	casesFlag    = flag.String("cases", "", "regular expression that a case's name must match")
 	rigsFlag     = flag.Int("rigs", 2, "how many pairs run at once; most of a run is waiting")
 	oursFlag     = flag.String("ours", "", "folder with our proxy-server and proxy-agent")
 	upstreamFlag = flag.String("upstream", "", "folder with upstream's server and agent")
+	skewFlag     = flag.String("skew", "", "folder with those of upstream's older releases, each in a folder of its version")
 
 	results = &report{out: os.Stdout}
 )
@@ -190,6 +191,10 @@ func findBinaries(pairs []pair) (map[side]binaries, error) {
 	bins := map[side]binaries{
 		ours:     {filepath.Join(*oursFlag, "proxy-server"), filepath.Join(*oursFlag, "proxy-agent")},
 		upstream: {filepath.Join(*upstreamFlag, "server"), filepath.Join(*upstreamFlag, "agent")},
+	}
+	for _, r := range releases {
+		dir := filepath.Join(*skewFlag, string(r.side))
+		bins[r.side] = binaries{filepath.Join(dir, "server"), filepath.Join(dir, "agent")}
 	}
 	var errs []error
 	for _, p := range pairs {

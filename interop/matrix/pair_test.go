@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// side tells whose binary plays a role.
+// side tells whose binary plays a role: ours, upstream's newest, or one of upstream's older releases, called by its version.
 type side string
 
 const (
@@ -13,12 +13,47 @@ const (
 	upstream side = "upstream"
 )
 
+// release is an older one of upstream's that is still run somewhere.
+type release struct {
+	side
+	// bindFlags: it can listen on one address alone.
+	bindFlags bool
+	// drains: its agent's first signal is the start of a drain; before, it is the end.
+	drains bool
+	// dialsFirst: its server answers a CONNECT when the agent has, not before.
+	dialsFirst bool
+}
+
+// releases are those that the module proxy serves, each a folder of ../skew.
+var releases = []release{
+	{side: "v0.0.24"},
+	{side: "v0.30.3", bindFlags: true},
+	{side: "v0.31.4", bindFlags: true, drains: true},
+	{side: "v0.34.0", bindFlags: true, drains: true, dialsFirst: true},
+}
+
+// about tells what a side can do; ours and upstream's newest can do everything.
+func (s side) about() release {
+	for _, r := range releases {
+		if r.side == s {
+			return r
+		}
+	}
+	return release{side: s, bindFlags: true, drains: true, dialsFirst: true}
+}
+
 // pair is a proxy-server and a proxy-agent that work together.
 type pair struct {
 	server, agent side
 }
 
 func (p pair) String() string { return fmt.Sprintf("%s/%s", p.server, p.agent) }
+
+// isSkewed: one side is an older release.
+func (p pair) isSkewed() bool {
+	newest := func(s side) bool { return s == ours || s == upstream }
+	return !newest(p.server) || !newest(p.agent)
+}
 
 // front is a way to reach the proxy-server.
 type front struct {
@@ -41,15 +76,25 @@ var (
 	allFronts = []front{{"grpc", true}, {"grpc", false}, {"http-connect", true}, {"http-connect", false}}
 )
 
-// selectPairs understands all, ours and upstream (the pair of one side), mixed, or a list such as
-// ours/upstream,ours/ours (server first).
+// skewedPairs are each older release's server with our agent, and our server with its agent.
+func skewedPairs() []pair {
+	var pairs []pair
+	for _, r := range releases {
+		pairs = append(pairs, pair{r.side, ours}, pair{ours, r.side})
+	}
+	return pairs
+}
+
+// selectPairs understands all, ours and upstream (the pair of one side), mixed, skew, or a list such as
+// ours/upstream,v0.34.0/ours (server first).
 func selectPairs(filter string) ([]pair, error) {
 	var selected []pair
 	for word := range strings.SplitSeq(filter, ",") {
 		found := false
-		for _, p := range allPairs {
+		for _, p := range append(skewedPairs(), allPairs...) {
 			switch {
-			case word == "all", word == p.String(), word == "mixed" && p.server != p.agent,
+			case word == p.String(), p.isSkewed() && word == "skew", !p.isSkewed() && word == "all",
+				!p.isSkewed() && word == "mixed" && p.server != p.agent,
 				p.server == p.agent && word == string(p.server):
 				selected, found = append(selected, p), true
 			}

@@ -19,6 +19,8 @@ const (
 	readyLimit = 30 * time.Second
 	// portTries is how often a start is tried again when another process took a port first.
 	portTries = 3
+	// graceLimit is what our server gives connections at its end, more than a case takes.
+	graceLimit = time.Minute
 )
 
 // binaries are the paths of one side's programs.
@@ -101,7 +103,7 @@ func (r *rig) newDialer() (frontend.Dialer, error) {
 
 func (r *rig) socket() string { return filepath.Join(r.dir, "server.socket") }
 
-// startServer leaves a server that answers /healthz. Both sides' binaries take the same flags.
+// startServer leaves a server that answers /healthz. Both sides' binaries take the same flags; old ones lack some.
 func (r *rig) startServer() error {
 	arguments := []string{
 		"--mode=" + r.front.mode,
@@ -111,21 +113,29 @@ func (r *rig) startServer() error {
 		fmt.Sprintf("--agent-port=%d", r.agentPort),
 		fmt.Sprintf("--health-port=%d", r.serverHealth),
 		fmt.Sprintf("--admin-port=%d", r.serverAdmin),
-		"--agent-bind-address=127.0.0.1",
-		"--health-bind-address=127.0.0.1",
-		"--admin-bind-address=127.0.0.1",
 		"--server-id=interop-server",
 		"--v=2",
 	}
+	binds := r.pair.server.about().bindFlags
+	if binds {
+		arguments = append(arguments,
+			"--agent-bind-address=127.0.0.1", "--health-bind-address=127.0.0.1", "--admin-bind-address=127.0.0.1")
+	}
+	if r.pair.server == ours {
+		arguments = append(arguments, "--graceful-shutdown-timeout="+graceLimit.String())
+	}
 	if r.front.unix {
-		arguments = append(arguments, "--uds-name="+r.socket(), "--server-port=0")
+		// The default of today's; the oldest release had another.
+		arguments = append(arguments, "--uds-name="+r.socket(), "--server-port=0", "--delete-existing-uds-file=true")
 	} else {
 		arguments = append(arguments,
 			"--server-cert="+r.certs.Server.Cert,
 			"--server-key="+r.certs.Server.Key,
 			"--server-ca-cert="+r.certs.CA,
-			fmt.Sprintf("--server-port=%d", r.serverPort),
-			"--server-bind-address=127.0.0.1")
+			fmt.Sprintf("--server-port=%d", r.serverPort))
+		if binds {
+			arguments = append(arguments, "--server-bind-address=127.0.0.1")
+		}
 	}
 	server, err := proc.Start("proxy-server", filepath.Join(r.dir, "server.log"), r.bins[r.pair.server].server, arguments...)
 	if err != nil {
@@ -139,19 +149,21 @@ func (r *rig) startServer() error {
 
 // startAgent leaves an agent that is ready at a server that knows it.
 func (r *rig) startAgent() error {
-	agent, err := proc.Start("proxy-agent", filepath.Join(r.dir, "agent.log"), r.bins[r.pair.agent].agent,
-		"--ca-cert="+r.certs.CA,
-		"--agent-cert="+r.certs.Agent.Cert,
-		"--agent-key="+r.certs.Agent.Key,
+	arguments := []string{
+		"--ca-cert=" + r.certs.CA,
+		"--agent-cert=" + r.certs.Agent.Cert,
+		"--agent-key=" + r.certs.Agent.Key,
 		"--proxy-server-host=127.0.0.1",
 		fmt.Sprintf("--proxy-server-port=%d", r.agentPort),
-		"--health-server-host=127.0.0.1",
 		fmt.Sprintf("--health-server-port=%d", r.agentHealth),
-		"--admin-bind-address=127.0.0.1",
 		fmt.Sprintf("--admin-server-port=%d", r.agentAdmin),
 		"--agent-id=interop-agent",
 		"--v=2",
-	)
+	}
+	if r.pair.agent.about().bindFlags {
+		arguments = append(arguments, "--health-server-host=127.0.0.1", "--admin-bind-address=127.0.0.1")
+	}
+	agent, err := proc.Start("proxy-agent", filepath.Join(r.dir, "agent.log"), r.bins[r.pair.agent].agent, arguments...)
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,12 @@ func Start(name, logPath, binary string, args ...string) (*Process, error) {
 	return p, nil
 }
 
+// Terminate sends SIGTERM.
+func (p *Process) Terminate() error { return p.command.Process.Signal(syscall.SIGTERM) }
+
+// State is how the process ended; only after Exited.
+func (p *Process) State() *os.ProcessState { return p.command.ProcessState }
+
 // Kill ends the process with SIGKILL and waits for its end.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill() // fails only if it has ended already

@@ -1,12 +1,15 @@
 //! What the flags say about the Kubernetes API.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Requests per second unless a flag says otherwise: client-go's default.
 pub const DEFAULT_QPS: f32 = 5.0;
 
 /// Requests at once, ahead of the rate, unless a flag says otherwise: client-go's default.
 pub const DEFAULT_BURST: u32 = 10;
+
+/// How long a request may take unless [`ClientOptions::deadline`] says otherwise.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How to reach the Kubernetes API, from `--kubeconfig`, `--kubeconfig-qps`, `--kubeconfig-burst` and
 /// `--kube-api-content-type`.
@@ -21,6 +24,9 @@ pub struct ClientOptions {
     pub burst: i32,
     /// The content type that the flag asks for. We speak JSON whatever it says: every API server does.
     pub content_type: String,
+    /// How long a request may take from its making to the end of its answer, the wait for its turn and further attempts
+    /// included; a watch has it for the head of its answer. No flag sets it.
+    pub deadline: Duration,
     /// What we call ourselves, e.g. `proxy-server`.
     pub user_agent: &'static str,
 }
@@ -34,6 +40,7 @@ impl ClientOptions {
             qps: 0.0,
             burst: 0,
             content_type: String::from("application/vnd.kubernetes.protobuf"),
+            deadline: DEFAULT_DEADLINE,
             user_agent,
         }
     }

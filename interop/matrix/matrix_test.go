@@ -39,15 +39,36 @@ func TestMain(m *testing.M) {
 }
 
 func TestMatrix(t *testing.T) {
-	pairs, err := selectPairs(*pairsFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := setUp(t)
 	fronts, err := selectFronts(*frontsFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cases, err := selectCases(*casesFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rigs []func()
+	for _, p := range s.pairs {
+		for _, f := range fronts {
+			dir := s.subdirectory(t)
+			rigs = append(rigs, func() { s.runRig(t, p, f, dir, cases) })
+		}
+	}
+	atOnce(rigs)
+}
+
+// stage is what all rigs of a run have in common.
+type stage struct {
+	pairs []pair
+	bins  map[side]binaries
+	certs *pki.Set
+	dir   string
+	dirs  int
+}
+
+func setUp(t *testing.T) *stage {
+	pairs, err := selectPairs(*pairsFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +80,13 @@ func TestMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("logs are kept in %s", dir)
 		} else {
 			os.RemoveAll(dir)
 		}
-	}()
+	})
 	if err := logClientLibrary(filepath.Join(dir, "client-library.log")); err != nil {
 		t.Fatal(err)
 	}
@@ -73,27 +94,32 @@ func TestMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rigs []func()
-	for i, p := range pairs {
-		for j, f := range fronts {
-			rigDir := filepath.Join(dir, fmt.Sprintf("%d%d", i, j))
-			if err := os.Mkdir(rigDir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			rigs = append(rigs, func() { runRig(t, p, f, rigDir, certs, bins, cases) })
-		}
+	return &stage{pairs: pairs, bins: bins, certs: certs, dir: dir}
+}
+
+// subdirectory has a short name, as a socket's path has to be short.
+func (s *stage) subdirectory(t *testing.T) string {
+	dir := filepath.Join(s.dir, fmt.Sprint(s.dirs))
+	s.dirs++
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
 	}
+	return dir
+}
+
+// atOnce runs the rigs, some at a time. What failed is in the report.
+func atOnce(rigs []func()) {
 	_ = parallel(len(rigs), *rigsFlag, func(i int) error {
 		rigs[i]()
-		return nil // what failed is in the report
+		return nil
 	})
 }
 
 // runRig runs the cases on one pair and frontend. If a process does not come back after a case, what is left is not
 // run but counted as failed.
-func runRig(t *testing.T, p pair, f front, dir string, certs *pki.Set, bins map[side]binaries, cases []testCase) {
+func (s *stage) runRig(t *testing.T, p pair, f front, dir string, cases []testCase) {
 	start := time.Now()
-	r, err := newRig(p, f, dir, certs, bins)
+	r, err := newRig(p, f, options{}, dir, s.certs, s.bins)
 	if err != nil {
 		record(t, result{pair: p, front: f, name: "start", outcome: failed, text: err.Error(), took: time.Since(start)})
 		return

@@ -28,10 +28,18 @@ type binaries struct {
 	server, agent string
 }
 
+// options are flags beyond those that every rig has.
+type options struct {
+	server, agent []string
+	// tokens: an agent has no certificate, and the server asks for none.
+	tokens bool
+}
+
 // rig is one proxy-server with one proxy-agent, real processes, and a way to dial through them.
 type rig struct {
 	pair   pair
 	front  front
+	extra  options
 	dir    string
 	certs  *pki.Set
 	bins   map[side]binaries
@@ -43,8 +51,8 @@ type rig struct {
 }
 
 // newRig starts both and waits until both are ready.
-func newRig(p pair, f front, dir string, certs *pki.Set, bins map[side]binaries) (*rig, error) {
-	r := &rig{pair: p, front: f, dir: dir, certs: certs, bins: bins}
+func newRig(p pair, f front, o options, dir string, certs *pki.Set, bins map[side]binaries) (*rig, error) {
+	r := &rig{pair: p, front: f, extra: o, dir: dir, certs: certs, bins: bins}
 	var err error
 	for range portTries {
 		if err = r.start(); err == nil || !errors.Is(err, proc.ErrPortTaken) {
@@ -109,12 +117,14 @@ func (r *rig) startServer() error {
 		"--mode=" + r.front.mode,
 		"--cluster-cert=" + r.certs.Server.Cert,
 		"--cluster-key=" + r.certs.Server.Key,
-		"--cluster-ca-cert=" + r.certs.CA,
 		fmt.Sprintf("--agent-port=%d", r.agentPort),
 		fmt.Sprintf("--health-port=%d", r.serverHealth),
 		fmt.Sprintf("--admin-port=%d", r.serverAdmin),
 		"--server-id=interop-server",
 		"--v=2",
+	}
+	if !r.extra.tokens {
+		arguments = append(arguments, "--cluster-ca-cert="+r.certs.CA)
 	}
 	binds := r.pair.server.about().bindFlags
 	if binds {
@@ -137,6 +147,7 @@ func (r *rig) startServer() error {
 			arguments = append(arguments, "--server-bind-address=127.0.0.1")
 		}
 	}
+	arguments = append(arguments, r.extra.server...)
 	server, err := proc.Start("proxy-server", filepath.Join(r.dir, "server.log"), r.bins[r.pair.server].server, arguments...)
 	if err != nil {
 		return err
@@ -149,26 +160,33 @@ func (r *rig) startServer() error {
 
 // startAgent leaves an agent that is ready at a server that knows it.
 func (r *rig) startAgent() error {
-	arguments := []string{
-		"--ca-cert=" + r.certs.CA,
-		"--agent-cert=" + r.certs.Agent.Cert,
-		"--agent-key=" + r.certs.Agent.Key,
-		"--proxy-server-host=127.0.0.1",
-		fmt.Sprintf("--proxy-server-port=%d", r.agentPort),
-		fmt.Sprintf("--health-server-port=%d", r.agentHealth),
-		fmt.Sprintf("--admin-server-port=%d", r.agentAdmin),
-		"--agent-id=interop-agent",
-		"--v=2",
-	}
-	if r.pair.agent.about().bindFlags {
-		arguments = append(arguments, "--health-server-host=127.0.0.1", "--admin-bind-address=127.0.0.1")
-	}
-	agent, err := proc.Start("proxy-agent", filepath.Join(r.dir, "agent.log"), r.bins[r.pair.agent].agent, arguments...)
+	agent, err := r.launchAgent("interop-agent", r.agentHealth, r.agentAdmin, r.extra.agent...)
 	if err != nil {
 		return err
 	}
 	r.agent = agent
 	return r.waitReady()
+}
+
+// launchAgent waits for nothing.
+func (r *rig) launchAgent(id string, healthPort, adminPort int, more ...string) (*proc.Process, error) {
+	arguments := []string{
+		"--ca-cert=" + r.certs.CA,
+		"--proxy-server-host=127.0.0.1",
+		fmt.Sprintf("--proxy-server-port=%d", r.agentPort),
+		fmt.Sprintf("--health-server-port=%d", healthPort),
+		fmt.Sprintf("--admin-server-port=%d", adminPort),
+		"--agent-id=" + id,
+		"--v=2",
+	}
+	if !r.extra.tokens {
+		arguments = append(arguments, "--agent-cert="+r.certs.Agent.Cert, "--agent-key="+r.certs.Agent.Key)
+	}
+	if r.pair.agent.about().bindFlags {
+		arguments = append(arguments, "--health-server-host=127.0.0.1", "--admin-bind-address=127.0.0.1")
+	}
+	arguments = append(arguments, more...)
+	return proc.Start("proxy-agent", filepath.Join(r.dir, id+".log"), r.bins[r.pair.agent].agent, arguments...)
 }
 
 // waitReady waits until agent and server see each other.
@@ -223,9 +241,11 @@ func (r *rig) agentURL(path string) string {
 	return fmt.Sprintf("http://127.0.0.1:%d%s", r.agentHealth, path)
 }
 
+const openEndpointsMetric = "konnectivity_network_proxy_agent_open_endpoint_connections"
+
 // openEndpoints is the agent's own count of connections to targets.
 func (r *rig) openEndpoints() (float64, error) {
-	return proc.Metric(r.agentURL("/metrics"), "konnectivity_network_proxy_agent_open_endpoint_connections")
+	return proc.Metric(r.agentURL("/metrics"), openEndpointsMetric)
 }
 
 // tempDir is short, since a Unix socket's path may have 107 bytes at most.

@@ -86,6 +86,15 @@ func (s *Set) ClientConfig() (*tls.Config, error) {
 	}, nil
 }
 
+// ServerConfig is for a server at 127.0.0.1 that clients know by the CA.
+func (s *Set) ServerConfig() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(s.Server.Cert, s.Server.Key)
+	if err != nil {
+		return nil, fmt.Errorf("load server certificate: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
 func issueLeaf(dir, name string, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (Files, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -10,6 +10,7 @@
 //! | [`accept`] | what an accept loop does with an error |
 //! | [`admin`] | health, readiness and metrics over HTTP/1.1, on a thread of their own |
 //! | [`metrics`] | how metrics are made, and guards that measure by living |
+//! | [`profile`] | CPU profiles for `go tool pprof` |
 //! | [`process_metrics`] | the `process_*` series |
 //! | [`file_metrics`] | series on watched files |
 //! | [`limits`] | the limit on open files |
@@ -30,5 +31,6 @@ pub mod memory;
 pub mod metrics;
 
 pub mod process_metrics;
+pub mod profile;
 pub mod signals;
 pub mod uds;

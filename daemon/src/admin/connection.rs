@@ -20,8 +20,8 @@ use super::{CUT_AFTER, HEAD_TIMEOUT, MAX_CONNECTION_LIFE, MAX_HEAD_BYTES};
 pub(super) async fn serve(socket: TcpStream, router: Arc<Router>, shutdown: CancellationToken) {
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, _unread_body) = request.into_parts();
-        let response = router.respond(&head);
-        async move { Ok::<_, Infallible>(response) }
+        let router = Arc::clone(&router);
+        async move { Ok::<_, Infallible>(router.answer(&head).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()

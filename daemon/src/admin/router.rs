@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};
@@ -19,16 +20,26 @@ pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8
 
 type Handler = Box<dyn Fn(&Parts) -> Response<Full<Bytes>> + Send + Sync>;
 
+type Answer = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+
+type SlowHandler = Box<dyn Fn(&Parts) -> Answer + Send + Sync>;
+
 /// Handlers by exact path. As with upstream, the method is not looked at (wire-protocol.md 8), and every other path is
 /// [`not_found`].
 #[derive(Default)]
 pub struct Router {
     routes: BTreeMap<String, Handler>,
+    below: BTreeMap<String, Handler>,
+    slow: BTreeMap<String, SlowHandler>,
 }
 
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.routes.keys()).finish()
+        let paths = self.routes.keys().chain(self.slow.keys());
+        f.debug_set()
+            .entries(paths)
+            .entries(self.below.keys().map(|prefix| format!("{prefix}*")))
+            .finish()
     }
 }
 
@@ -49,10 +60,47 @@ impl Router {
         self
     }
 
+    /// Adds a handler for every path that begins with `prefix` and has none of its own.
+    #[must_use]
+    pub fn route_below<H>(mut self, prefix: &str, handler: H) -> Self
+    where
+        H: Fn(&Parts) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    {
+        self.below.insert(prefix.to_owned(), Box::new(handler));
+        self
+    }
+
+    /// Adds a path whose answer takes its time, at most as long as a connection lives
+    /// ([`MAX_CONNECTION_LIFE`](super::MAX_CONNECTION_LIFE)); it is dropped if the client goes away.
+    #[must_use]
+    pub fn slow_route<H, A>(mut self, path: &str, handler: H) -> Self
+    where
+        H: Fn(&Parts) -> A + Send + Sync + 'static,
+        A: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    {
+        let boxed: SlowHandler = Box::new(move |head| Box::pin(handler(head)));
+        self.slow.insert(path.to_owned(), boxed);
+        self
+    }
+
     /// The response to a request.
+    pub async fn answer(&self, head: &Parts) -> Response<Full<Bytes>> {
+        match self.slow.get(head.uri.path()) {
+            Some(handler) => handler(head).await,
+            None => self.respond(head),
+        }
+    }
+
+    /// The response to a request whose path is no [`slow_route`](Self::slow_route).
     pub fn respond(&self, head: &Parts) -> Response<Full<Bytes>> {
+        let path = head.uri.path();
+        let below = || {
+            let mut handlers = self.below.iter();
+            handlers.find_map(|(prefix, handler)| path.starts_with(prefix).then_some(handler))
+        };
         self.routes
-            .get(head.uri.path())
+            .get(path)
+            .or_else(below)
             .map_or_else(not_found, |handler| handler(head))
     }
 }

@@ -8,8 +8,9 @@ pub const DEFAULT_QPS: f32 = 5.0;
 /// Requests at once, ahead of the rate, unless a flag says otherwise: client-go's default.
 pub const DEFAULT_BURST: u32 = 10;
 
-/// How long a request may take unless [`ClientOptions::deadline`] says otherwise.
-pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a request may take unless [`ClientOptions::deadline`] says otherwise: less than an agent waits for the server's
+/// greeting, so that it hears why there is none.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(8);
 
 /// How to reach the Kubernetes API, from `--kubeconfig`, `--kubeconfig-qps`, `--kubeconfig-burst` and
 /// `--kube-api-content-type`.

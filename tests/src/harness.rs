@@ -4,9 +4,11 @@
 //! that restart or misconfigure one.
 
 mod agent;
+mod balancer;
 mod binaries;
 mod cluster;
 mod pki;
+mod pod;
 mod ports;
 mod probe;
 mod process;
@@ -14,9 +16,11 @@ mod server;
 mod wait;
 
 pub use agent::{Agent, AgentBuilder};
+pub use balancer::Balancer;
 pub use binaries::{Binaries, binaries};
 pub use cluster::{Cluster, ClusterBuilder, Footprint};
 pub use pki::Pki;
+pub use pod::Pod;
 pub use ports::free_port;
 pub use probe::{Reply, get, metric};
 pub use process::{Ended, FileLimits, Process};

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, process::Command, sync::Arc};
 use anyhow::Result;
 
 use super::{
-    PATIENCE, Pki, Process, binaries,
+    PATIENCE, Pki, Pod, Process, binaries,
     process::{Ended, FileLimits, program},
     server::{loopback, wait_for},
 };
@@ -17,6 +17,7 @@ pub struct AgentBuilder {
     pki: Arc<Pki>,
     flags: Vec<String>,
     file_limits: Option<FileLimits>,
+    pod: Option<Pod>,
     is_quiet: bool,
 }
 
@@ -29,6 +30,7 @@ impl AgentBuilder {
             pki,
             flags: Vec::new(),
             file_limits: None,
+            pod: None,
             is_quiet: false,
         }
     }
@@ -44,6 +46,13 @@ impl AgentBuilder {
     #[must_use]
     pub fn file_limits(mut self, limits: FileLimits) -> Self {
         self.file_limits = Some(limits);
+        self
+    }
+
+    /// Starts it in this file system.
+    #[must_use]
+    pub fn pod(mut self, pod: Pod) -> Self {
+        self.pod = Some(pod);
         self
     }
 
@@ -112,6 +121,9 @@ impl AgentBuilder {
             .arg("--sync-interval-cap=1s")
             .arg("--probe-interval=100ms")
             .args(&self.flags);
+        if let Some(pod) = &self.pod {
+            pod.contain(&mut command);
+        }
         Ok(command)
     }
 }

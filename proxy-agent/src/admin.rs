@@ -10,9 +10,11 @@ use daemon::admin::{Router, is_verbose, metrics_handler, moved_permanently, text
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+use crate::standing::Standing;
 
 /// How long the sync loop may say nothing before the process counts as stuck: longer than its longest attempt, 30 s.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(90);
@@ -52,13 +54,25 @@ impl Heartbeat {
     }
 }
 
-/// Health, readiness and metrics.
-pub(crate) fn health_router(metrics: &Arc<Metrics>, heartbeat: Arc<Heartbeat>) -> Router {
-    let ready = |metrics: Arc<Metrics>| move |head: &Parts| readiness(head, &metrics);
+/// Health, readiness and metrics. `/livez` is ours.
+pub(crate) fn health_router(
+    metrics: &Arc<Metrics>,
+    heartbeat: &Arc<Heartbeat>,
+    standing: &watch::Receiver<Standing>,
+) -> Router {
+    let health = || {
+        let heartbeat = heartbeat.clone();
+        move |_: &Parts| health(&heartbeat)
+    };
+    let ready = || {
+        let (metrics, standing) = (metrics.clone(), standing.clone());
+        move |head: &Parts| readiness(head, &metrics, &standing)
+    };
     Router::new()
-        .route("/healthz", move |_| health(&heartbeat))
-        .route("/readyz", ready(metrics.clone()))
-        .route("/ready", ready(metrics.clone()))
+        .route("/healthz", health())
+        .route("/livez", health())
+        .route("/readyz", ready())
+        .route("/ready", ready())
         .route("/metrics", metrics_handler(metrics.registry()))
 }
 
@@ -80,9 +94,13 @@ fn health(heartbeat: &Heartbeat) -> Response<Full<Bytes>> {
     text(StatusCode::OK, "ok")
 }
 
-/// Upstream's bodies, with `?verbose` too; there, while a file could not be taken up, the state of each file behind it. Such a
-/// file is no reason to be unready: what worked before still does.
-fn readiness(head: &Parts, metrics: &Metrics) -> Response<Full<Bytes>> {
+/// Upstream's bodies; with `?verbose` behind them how this agent stands with each server, and the state of each file. A file that
+/// could not be taken up is no reason to be unready: what worked before still does.
+fn readiness(
+    head: &Parts,
+    metrics: &Metrics,
+    standing: &watch::Receiver<Standing>,
+) -> Response<Full<Bytes>> {
     let is_ready = metrics.tunnels() > 0;
     let is_verbose = is_verbose(head);
     let (status, body) = match (is_ready, is_verbose) {
@@ -96,14 +114,14 @@ fn readiness(head: &Parts, metrics: &Metrics) -> Response<Full<Bytes>> {
             "[+]ping ok\n[-]server-connected failed: no servers connected\n",
         ),
     };
-    let files = metrics.files();
-    if !is_verbose || files.is_fresh() {
+    if !is_verbose {
         return text(status, body);
     }
-    text(
-        status,
-        format!("{body}{}", files.describe(Timestamp::now())),
-    )
+    // Cloned, so that the worker never waits for a page to be written.
+    let standing = standing.borrow().clone();
+    let standing = standing.describe(Instant::now());
+    let files = metrics.files().describe(Timestamp::now());
+    text(status, format!("{body}{standing}{files}"))
 }
 
 /// The host that a request was sent to, without its port, IPv6 in brackets.
@@ -129,6 +147,7 @@ mod tests {
     use super::*;
 
     struct World {
+        standing: watch::Sender<Standing>,
         metrics: Arc<Metrics>,
         heartbeat: Arc<Heartbeat>,
         router: Router,
@@ -138,8 +157,10 @@ mod tests {
         fn new() -> Self {
             let metrics = Arc::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap());
             let heartbeat = Arc::new(Heartbeat::new());
-            let router = health_router(&metrics, heartbeat.clone());
+            let (standing, shown) = watch::channel(Standing::default());
+            let router = health_router(&metrics, &heartbeat, &shown);
             Self {
+                standing,
                 metrics,
                 heartbeat,
                 router,
@@ -175,14 +196,23 @@ mod tests {
             "[+]ping ok\n[-]server-connected failed: no servers connected\n".to_owned(),
         );
         assert_eq!(world.ask("/readyz").await, not_ready);
-        assert_eq!(world.ask("/ready?verbose").await, not_ready);
+        let why = ("10.0.0.1:8091".to_owned(), "connection refused".to_owned());
+        world.standing.send_modify(|standing| {
+            standing.wanted = 3;
+            standing.troubles.push(why);
+        });
+        let details = "servers: reached 0 of 3\n10.0.0.1:8091: connection refused\n";
+        assert_eq!(
+            world.ask("/ready?verbose").await,
+            (503, format!("{}{details}", not_ready.1))
+        );
         let tunnel = world.metrics.tunnel_opened();
         for path in ["/readyz", "/ready", "/readyz?verbosely=1"] {
             assert_eq!(world.ask(path).await, (200, "ok".to_owned()));
         }
         let verbose = (
             200,
-            "[+]ping ok\n[+]server-connected ok\ncheck passed\n".to_owned(),
+            format!("[+]ping ok\n[+]server-connected ok\ncheck passed\n{details}"),
         );
         for path in ["/readyz?verbose", "/ready?a=b&verbose=0"] {
             assert_eq!(world.ask(path).await, verbose);
@@ -192,18 +222,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_file_shows_in_the_details_and_changes_nothing_else() {
+    async fn each_file_shows_in_the_details_and_a_stale_one_changes_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         std::fs::write(&file, "a").unwrap();
         let mut watcher = certs::Watcher::new();
         watcher.token(&file).unwrap();
         let metrics = Arc::new(Metrics::new(watcher.status()).unwrap());
-        let router = health_router(&metrics, Arc::new(Heartbeat::new()));
+        let (_, standing) = watch::channel(Standing::default());
+        let router = health_router(&metrics, &Arc::new(Heartbeat::new()), &standing);
         let _tunnel = metrics.tunnel_opened();
-        let upstreams = "[+]ping ok\n[+]server-connected ok\ncheck passed\n";
+        let before = "[+]ping ok\n[+]server-connected ok\ncheck passed\nservers: reached 0 of 1\n";
         let details = answer(&router, "/readyz?verbose", "h").await;
-        assert_eq!(details, (200, upstreams.to_owned()));
+        let fresh = format!("{before}{}: ok\n", file.display());
+        assert_eq!(details, (200, fresh));
         std::fs::write(&file, "").unwrap();
         for _ in 0..2 {
             watcher.poll_once(Timestamp::now());
@@ -211,7 +243,7 @@ mod tests {
         let plain = answer(&router, "/readyz", "h").await;
         assert_eq!(plain, (200, "ok".to_owned()));
         let (status, details) = answer(&router, "/readyz?verbose", "h").await;
-        let stale = format!("{upstreams}{}: stale since ", file.display());
+        let stale = format!("{before}{}: stale since ", file.display());
         assert!(status == 200 && details.starts_with(&stale), "{details}");
     }
 
@@ -222,7 +254,9 @@ mod tests {
         tokio::time::advance(STUCK_AFTER).await;
         assert_eq!(world.ask("/healthz").await, healthy);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(world.ask("/healthz").await.0, 503);
+        for path in ["/healthz", "/livez"] {
+            assert_eq!(world.ask(path).await.0, 503);
+        }
         world.heartbeat.beat();
         assert_eq!(world.ask("/healthz").await, healthy);
     }

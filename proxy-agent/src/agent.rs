@@ -9,19 +9,27 @@ use std::time::Duration;
 use certs::reload;
 use daemon::admin::{AdminServer, AdminThread};
 use daemon::listen::ListenError;
+use tokio::sync::watch;
 use tokio::task::{JoinError, LocalSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tunnel::drain::{Drained, Tasks};
 use tunnel::ledger::Ledger;
 
+use crate::activity::Activity;
 use crate::admin::{Heartbeat, admin_router, health_router};
 use crate::client::Connector;
 use crate::client_set::ClientSet;
 use crate::config::Config;
 use crate::dial::Resolver;
+use crate::drain::drained;
 use crate::endpoint::{DIAL_LIMIT, Dialer};
 use crate::metrics::Metrics;
+use crate::server_count::CountSource;
+use crate::standing::Standing;
+
+/// How long tunnels may take to end in order when a drained agent leaves; then they are dropped.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often gauges that nobody pushes are brought up to date.
 const GAUGES: Duration = Duration::from_secs(1);
@@ -101,7 +109,8 @@ impl Agent {
     }
 
     /// Serves. With `drain`, servers are told to send no new dials and lost tunnels are not replaced; everything else goes on,
-    /// also new dials, as with upstream. With `stop`, everything is dropped and this returns.
+    /// also new dials, as with upstream, until the agent is idle or its time is up (`--drain-idle`, `--drain-timeout`); then this
+    /// returns. With `stop`, everything is dropped and this returns.
     ///
     /// Must run on a current-thread runtime with I/O and time.
     ///
@@ -126,11 +135,12 @@ impl Agent {
         let admin_stop = CancellationToken::new();
         let _stop_admin = admin_stop.clone().drop_guard();
         let health_port = self.health.local_addr().port();
+        let (standing, shown) = watch::channel(Standing::default());
         let servers = [
             (
                 "health",
                 self.health,
-                health_router(&self.metrics, heartbeat.clone()),
+                health_router(&self.metrics, &heartbeat, &shown),
             ),
             ("admin", self.admin, admin_router(health_port)),
         ];
@@ -146,35 +156,53 @@ impl Agent {
         let resolver = Resolver::default();
         let observer = Rc::new(self.metrics.tunnel_observer());
         let connector = Connector::new(&self.config, resolver.clone(), ledger.clone(), observer);
+        let activity = Activity::new();
         let dialer = Dialer {
             resolver,
             metrics: self.metrics.clone(),
             tasks: tasks.clone(),
+            activity: activity.clone(),
             limit: DIAL_LIMIT,
         };
-        let mut clients = ClientSet::new(connector, self.config.sync, dialer, heartbeat.clone());
-        let drain_tasks = tasks.stop().clone();
+        let clients = ClientSet::new(
+            connector,
+            self.config.sync,
+            CountSource::Servers,
+            dialer,
+            heartbeat.clone(),
+            standing,
+        );
+        let left = CancellationToken::new();
         let ended = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
             error = Box::pin(self.config.watcher.run(reload::DEFAULT_INTERVAL)) => Err(RunError::Reload(error)),
             error = watch(&threads, &self.metrics, &ledger) => Err(error),
             () = async {
-                tokio::join!(clients.sync(), async {
+                tokio::join!(clients.sync(), beat_once_drained(&tasks, &heartbeat), async {
                     drain.cancelled().await;
-                    drain_tasks.cancel();
+                    tasks.stop().cancel();
+                    drained(&activity, self.config.drain).await;
+                    clients.leave();
+                    tasks.finish(LEAVE_LIMIT).await;
+                    left.cancel();
                 });
-                // The sync loop has nothing left to do, and nobody else says that the process lives.
-                loop {
-                    heartbeat.beat();
-                    tokio::time::sleep(GAUGES).await;
-                }
             } => Ok(()),
+            () = left.cancelled() => Ok(()),
         };
         if let Drained::Cut { left } = tasks.finish(Duration::ZERO).await {
             tracing::info!(left, "dropped what was still running");
         }
         ended
+    }
+}
+
+/// The sync loop has nothing left to do when the agent drains, and nobody else says that the process lives.
+async fn beat_once_drained(tasks: &Tasks, heartbeat: &Heartbeat) {
+    tasks.stop().cancelled().await;
+    loop {
+        heartbeat.beat();
+        tokio::time::sleep(GAUGES).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! One connection to one server: TCP, TLS, HTTP/2, the `Connect` call, and the server's word who it is. What comes out is a
+//! One connection to one server: TCP, a proxy if there is one, TLS, HTTP/2, the `Connect` call, and the server's word who it is. What comes out is a
 //! [`Tunnel`] that is ready to run.
 //!
 //! Every step has a deadline. Upstream's agent waits for ever for response headers, and reports a refusal as a lack of them
@@ -8,6 +8,7 @@ mod call;
 mod session;
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,7 +33,8 @@ use tunnel::mux::Mux;
 use tunnel::observe::Observe;
 
 use crate::config::{Announcement, Config, H2};
-use crate::dial::{DialFailure, Resolver, Target, dial};
+use crate::dial::{DialFailure, Resolver, Target, connect, resolve};
+use crate::proxy::{Proxy, ProxyError, Secured};
 use crate::server_address::ServerAddress;
 
 pub(crate) use call::{Greeting, GreetingError};
@@ -40,8 +42,11 @@ pub(crate) use session::{Tunnel, TunnelEnd};
 
 use session::Driver;
 
-/// From the name lookup to the end of the TLS handshake; grpc-go's shortest connect timeout.
+/// To the end of the TLS handshake, the way through a proxy included; grpc-go's shortest connect timeout.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long the lookup of the servers' name may take.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// From the call to the response headers.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(10);
@@ -56,9 +61,12 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ConnectError {
-    /// No TCP connection.
+    /// No TCP connection, or no address to dial.
     #[error("{0}")]
     Dial(DialFailure),
+    /// No way through the proxy.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
     /// The server's certificate, or ours, or no TLS at all.
     #[error("TLS handshake")]
     Tls(#[source] io::Error),
@@ -95,6 +103,24 @@ pub(crate) enum ConnectError {
     Greeting(#[from] GreetingError),
 }
 
+/// Where an attempt goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// To a server, or what stands in front of it.
+    Address(SocketAddr),
+    /// To the proxy, which resolves the servers' name.
+    Proxy,
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Proxy => f.write_str("through the proxy"),
+        }
+    }
+}
+
 /// Which certificates a tunnel was made with. Does not keep them, nor the key, in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Material(Weak<rustls::ClientConfig>);
@@ -121,6 +147,8 @@ pub(crate) struct Connector {
     pub(crate) announcement: Announcement,
     pub(crate) keepalive: Duration,
     pub(crate) resolver: Resolver,
+    /// What stands between us and the servers.
+    pub(crate) proxy: Option<Proxy>,
     pub(crate) ledger: Rc<Ledger>,
     pub(crate) observer: Rc<dyn Observe>,
 }
@@ -141,20 +169,55 @@ impl Connector {
             announcement: config.announcement.clone(),
             keepalive: config.keepalive,
             resolver,
+            proxy: config.proxy.clone(),
             ledger,
             observer,
         }
     }
 
-    /// A connection of its own to whichever server answers. Cancel safe: dropping it closes the connection.
-    pub(crate) async fn connect(&self) -> Result<Tunnel, ConnectError> {
-        let deadline = Instant::now() + CONNECT_LIMIT;
-        let target = Target::new(self.server.host(), self.server.port());
-        let (stream, peer) = dial(&self.resolver, &target, CONNECT_LIMIT)
+    /// Where servers may be: the addresses of their name, or the proxy. Cancel safe.
+    pub(crate) async fn routes(&self) -> Result<Vec<Via>, ConnectError> {
+        if self.proxy.is_some() {
+            return Ok(vec![Via::Proxy]);
+        }
+        let deadline = Instant::now() + LOOKUP_LIMIT;
+        let found = resolve(&self.resolver, &self.target(), deadline)
             .await
             .map_err(ConnectError::Dial)?;
-        tune(&stream);
-        self.open(stream, peer, deadline).await
+        Ok(found.into_iter().map(Via::Address).collect())
+    }
+
+    /// A connection of its own to whichever server answers there. Cancel safe: dropping it closes the connection.
+    pub(crate) async fn connect(&self, via: Via) -> Result<Tunnel, ConnectError> {
+        let deadline = Instant::now() + CONNECT_LIMIT;
+        match (via, &self.proxy) {
+            (Via::Address(address), _) => {
+                let stream = connect(address, deadline)
+                    .await
+                    .map_err(ConnectError::Dial)?;
+                tune(&stream);
+                self.open(stream, address, deadline).await
+            }
+            (Via::Proxy, Some(proxy)) => {
+                let (stream, peer) = proxy.dial(&self.resolver, deadline).await?;
+                tune(&stream);
+                match proxy.secure(stream, deadline).await? {
+                    Secured::Plain(stream) => {
+                        let stream = proxy.pass(stream, &self.server, deadline).await?;
+                        self.open(stream, peer, deadline).await
+                    }
+                    Secured::Tls(stream) => {
+                        let stream = proxy.pass(stream, &self.server, deadline).await?;
+                        self.open(stream, peer, deadline).await
+                    }
+                }
+            }
+            (Via::Proxy, None) => Err(ConnectError::Proxy(ProxyError::None)),
+        }
+    }
+
+    fn target(&self) -> Target {
+        Target::new(self.server.host(), self.server.port())
     }
 
     /// A tunnel over a transport that is connected to `peer`.

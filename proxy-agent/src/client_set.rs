@@ -1,12 +1,13 @@
-//! One client for each server: the sync loop (wire-protocol.md 4.2 to 4.4, improved).
+//! One tunnel to each server, and what finds them (wire-protocol.md 4.2 to 4.4, improved).
 //!
-//! - While there are fewer tunnels than servers, connections are tried one at a time. A lost tunnel is replaced at once,
-//!   failures back off from `--sync-interval` to its cap with jitter.
-//! - All connections go to one address, so a further server is found by luck: an attempt that reaches a server we have is a
-//!   *duplicate* and dropped. Duplicates are retried fast at first and ever more slowly while nothing new comes
-//!   ([`pace`]), where upstream makes one a second for ever.
-//! - How many servers there are is what the last new server said.
-//! - A client is removed by what it is, not by its server's id: the end of an old tunnel never removes a new one (W22).
+//! - The name of the servers is resolved again and again. Each address is a [`Route`] with a task of its own, which makes
+//!   attempts there and backs off for itself, so a dead address delays no other. Behind a proxy there is one route, to it.
+//! - An address that has not led to a server with a tunnel is tried, however many servers there are said to be. While fewer are
+//!   reached than wanted ([`ServerCount`]), all are tried: one may be that of a load balancer.
+//! - An attempt that reaches a server which has a tunnel is a *duplicate* and dropped. Duplicates are retried fast at first and
+//!   ever more slowly while nothing new comes ([`pace`]), where upstream makes one a second for ever.
+//! - A lost tunnel is looked for at once where it was found; a server that sends DRAIN no longer counts, is looked for likewise,
+//!   and its connections go on.
 //! - When the agent's certificate or the CA bundle changed, each tunnel is replaced make-before-break: connections are made
 //!   until one reaches the same server, new dials go to that one, and the old tunnel ends when its last connection has
 //!   ([`retire`]). An attempt that fails leaves the old one as it is.
@@ -14,6 +15,11 @@
 
 mod pace;
 mod retire;
+mod rhythm;
+mod route;
+mod search;
+mod shortfall;
+mod table;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,21 +27,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use certs::Current;
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use rustls::ClientConfig;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use tunnel::backoff::Backoff;
-use tunnel::mux::Mux;
+use tunnel::mux::Event;
 
 use crate::admin::Heartbeat;
-use crate::client::{ConnectError, Connector, Material, Tunnel, TunnelEnd, chain};
+use crate::client::{ConnectError, Connector, Tunnel, TunnelEnd, Via, chain};
 use crate::config::SyncConfig;
 use crate::endpoint::{Dialer, Endpoints};
-use crate::metrics::{Attempt, Metrics, Open};
-use pace::Pace;
+use crate::metrics::{Attempt, Metrics};
+use crate::server_count::{CountSource, ServerCount};
+use crate::standing::{MAX_TROUBLES, Server, Standing};
+use route::Route;
+use table::{Client, Place, Table};
 
 /// Tunnels of one agent at most, whatever servers say of their number; and as many that were replaced and are still in use.
 pub(crate) const MAX_TUNNELS: usize = 256;
@@ -43,75 +51,60 @@ pub(crate) const MAX_TUNNELS: usize = 256;
 /// A tunnel that was lost sooner than this counts as a failed attempt: its server takes calls and drops them.
 const SHORT_LIVED: Duration = Duration::from_secs(10);
 
-/// How often a waiting loop says that it is alive.
-const BEAT: Duration = Duration::from_secs(5);
-
 /// What opens tunnels.
-pub(crate) trait Connect {
-    /// A tunnel to whichever server answers. Cancel safe, and bounded in time.
-    async fn connect(&self) -> Result<Tunnel, ConnectError>;
+pub(crate) trait Connect: 'static {
+    /// Where servers may be: at least one place, few. Cancel safe, and bounded in time.
+    async fn routes(&self) -> Result<Vec<Via>, ConnectError>;
+
+    /// A tunnel to whichever server answers there. Cancel safe, and bounded in time.
+    async fn connect(&self, via: Via) -> Result<Tunnel, ConnectError>;
 
     /// What it connects with.
     fn tls(&self) -> &Current<Arc<ClientConfig>>;
+
+    /// The proxy on the way, without credentials.
+    fn proxy(&self) -> Option<String>;
 }
 
 impl Connect for Connector {
-    async fn connect(&self) -> Result<Tunnel, ConnectError> {
-        Self::connect(self).await
+    async fn routes(&self) -> Result<Vec<Via>, ConnectError> {
+        Self::routes(self).await
+    }
+
+    async fn connect(&self, via: Via) -> Result<Tunnel, ConnectError> {
+        Self::connect(self, via).await
     }
 
     fn tls(&self) -> &Current<Arc<ClientConfig>> {
         &self.tls
     }
+
+    fn proxy(&self) -> Option<String> {
+        self.proxy.as_ref().map(ToString::to_string)
+    }
 }
 
-/// The tunnels of this agent, and what keeps their number up.
+/// The tunnels of this agent, and what keeps their number up. A handle: clones are the same set.
 #[derive(Debug)]
 pub(crate) struct ClientSet<C> {
     connector: C,
-    /// What tunnels should be made with; tells of changes.
-    tls: Current<Arc<ClientConfig>>,
     config: SyncConfig,
     dialer: Dialer,
     heartbeat: Arc<Heartbeat>,
-    clients: Clients,
-    failures: Backoff,
-    flaps: Backoff,
-    pace: Pace,
-    wanted: usize,
-}
-
-/// Tunnels by server id.
-type Clients = Rc<ClientTable>;
-
-#[derive(Debug, Default)]
-struct ClientTable {
-    by_server: RefCell<HashMap<String, Rc<Client>>>,
-    /// Clients that were replaced and still run.
-    retired: Cell<usize>,
-    lost: Notify,
-    /// Whether the last loss was that of a tunnel that had just come.
-    was_short_lived: Cell<bool>,
-}
-
-/// One tunnel.
-#[derive(Debug)]
-struct Client {
-    mux: Rc<Mux>,
-    material: Material,
-    /// Cancelled when another one has taken its place.
-    retired: CancellationToken,
-    /// The gauge that it counts in.
-    counted: RefCell<Open>,
-}
-
-/// What to do after a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// The next attempt.
-    After(Duration),
-    /// Nothing, until a tunnel is lost.
-    Rest,
+    clients: Table,
+    routes: RefCell<Vec<Rc<Route>>>,
+    count: RefCell<ServerCount>,
+    /// The number of servers wanted, as last computed.
+    wanted: Cell<usize>,
+    /// The servers' name should be resolved anew.
+    lookup: Notify,
+    /// Why the last lookup failed, until one succeeds.
+    lookup_failure: RefCell<Option<String>>,
+    /// Server ids that two addresses were warned of for.
+    same_ids: RefCell<HashSet<String>>,
+    /// Cancelled when all tunnels are to end in order.
+    leave: CancellationToken,
+    standing: watch::Sender<Standing>,
 }
 
 impl<C: Connect> ClientSet<C> {
@@ -119,171 +112,152 @@ impl<C: Connect> ClientSet<C> {
     pub(crate) fn new(
         connector: C,
         config: SyncConfig,
+        count: CountSource,
         dialer: Dialer,
         heartbeat: Arc<Heartbeat>,
-    ) -> Self {
-        Self {
-            tls: connector.tls().clone(),
+        standing: watch::Sender<Standing>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
             connector,
+            config,
             dialer,
             heartbeat,
-            clients: Clients::default(),
-            failures: Backoff::new(config.interval, config.cap),
-            flaps: Backoff::new(config.interval, config.cap),
-            pace: Pace::new(config.interval),
-            wanted: 1,
-            config,
-        }
+            clients: Table::default(),
+            routes: RefCell::default(),
+            count: RefCell::new(ServerCount::new(count)),
+            wanted: Cell::new(1),
+            lookup: Notify::new(),
+            lookup_failure: RefCell::default(),
+            same_ids: RefCell::default(),
+            leave: CancellationToken::new(),
+            standing,
+        })
     }
 
     /// Opens tunnels and replaces lost ones until the tasks are to stop; then tells every server to send no new dials.
     /// What runs goes on.
-    pub(crate) async fn sync(&mut self) {
+    pub(crate) async fn sync(self: &Rc<Self>) {
         let stop = self.dialer.tasks.stop().clone();
         // Cancel safe: an attempt that is dropped closes its connection, a tunnel is added without a wait.
-        stop.run_until_cancelled(self.sync_for_ever()).await;
-        let clients = self.clients.by_server.borrow();
+        stop.run_until_cancelled(self.search()).await;
+        let clients = self.clients.clients();
         tracing::info!(
             tunnels = clients.len(),
             "draining: no new tunnels, servers are told to send no new dials"
         );
-        for client in clients.values() {
+        for client in clients {
             client.mux.send_drain();
         }
     }
 
-    async fn sync_for_ever(&mut self) {
-        loop {
-            self.heartbeat.beat();
-            let next = self.round().await;
-            self.wait(next).await;
-        }
+    /// Ends all tunnels in order; their tasks then end by themselves.
+    pub(crate) fn leave(&self) {
+        self.leave.cancel();
     }
 
-    /// One attempt, if one is due.
-    async fn round(&mut self) -> Next {
-        self.metrics().know_servers(self.wanted);
-        if !self.is_looking() {
-            return Next::Rest;
-        }
-        match Box::pin(self.connector.connect()).await {
-            Ok(tunnel) => {
-                self.failures.reset();
-                self.on_tunnel(tunnel)
-            }
-            Err(error) => {
-                let delay = self.failures.next_delay();
-                tracing::warn!(error = chain(&error), retry_in = ?delay, "no tunnel to a server");
-                self.metrics().attempted(Attempt::Failed);
-                Next::After(delay)
-            }
-        }
-    }
-
-    /// Whether one more tunnel is wanted, or another in the place of one.
-    fn is_looking(&self) -> bool {
-        let open = self.clients.by_server.borrow().len();
-        open < MAX_TUNNELS && (open < self.wanted || self.config.forever) || self.is_renewing()
-    }
-
-    /// Whether a tunnel was made with certificates of before.
-    fn is_renewing(&self) -> bool {
-        let current = self.tls.current();
-        let by_server = self.clients.by_server.borrow();
-        self.clients.retired.get() < MAX_TUNNELS
-            && by_server
-                .values()
-                .any(|client| client.material.is_outdated(&current))
-    }
-
-    /// Whether a tunnel to `server_id` would be one too many.
-    fn is_surplus(&self, server_id: &str, tunnel: &Tunnel) -> bool {
-        let current = self.tls.current();
-        let by_server = self.clients.by_server.borrow();
-        match by_server.get(server_id) {
-            // Certificates may have changed once more during the handshake.
-            Some(known) => {
-                !known.material.is_outdated(&current) || tunnel.material().is_outdated(&current)
-            }
-            None => by_server.len() >= MAX_TUNNELS,
-        }
-    }
-
-    fn on_tunnel(&mut self, tunnel: Tunnel) -> Next {
+    /// Takes a tunnel up that was found at `route`, or ends it again if its server has one.
+    fn on_tunnel(self: &Rc<Self>, route: &Route, tunnel: Tunnel) {
         let greeting = tunnel.greeting().clone();
-        if self.is_surplus(&greeting.server_id, &tunnel) {
-            self.metrics().attempted(Attempt::Duplicate);
-            tracing::debug!(server = greeting.server_id, peer = %tunnel.peer(), "connected to this server already");
-            self.dialer.tasks.spawn(tunnel.say_goodbye());
-            return Next::After(self.pace.next_delay(Instant::now()));
+        let current = self.tls().current();
+        let place = self
+            .clients
+            .place(&greeting.server_id, tunnel.material(), &current);
+        let attempt = match place {
+            Place::Free => Attempt::Added,
+            Place::Successor => Attempt::Renewed,
+            Place::Taken | Place::Full => Attempt::Duplicate,
+        };
+        if place != Place::Full {
+            let mut count = self.count.borrow_mut();
+            count.heard(&greeting.server_id, greeting.server_count);
         }
-        self.wanted = greeting.server_count;
-        self.metrics().know_servers(self.wanted);
-        match self.add(greeting.server_id, tunnel) {
-            None => self.metrics().attempted(Attempt::Added),
-            Some(old) => {
-                self.metrics().attempted(Attempt::Renewed);
-                self.retire(&old);
+        self.metrics().attempted(attempt);
+        *route.led_to.borrow_mut() = Some(greeting.server_id.clone());
+        match place {
+            Place::Free | Place::Successor => {
+                if let Some(old) = self.add(greeting.server_id, route.via, tunnel) {
+                    self.retire(&old);
+                }
+            }
+            Place::Taken | Place::Full => {
+                tracing::debug!(server = greeting.server_id, peer = %tunnel.peer(), ?place, "a tunnel too many");
+                self.warn_of_same_id(&greeting.server_id, route.via);
+                self.dialer.tasks.spawn(tunnel.say_goodbye());
             }
         }
-        self.pace.restart(Instant::now());
-        if !self.is_looking() {
-            Next::Rest
-        } else if self.clients.by_server.borrow().len() < self.wanted || self.is_renewing() {
-            Next::After(Duration::ZERO)
-        } else {
-            Next::After(self.pace.next_delay(Instant::now()))
+        let now = Instant::now();
+        let share = self.share();
+        route.with_rhythm(|rhythm| rhythm.on_answer(now, share));
+        self.recount();
+        if attempt != Attempt::Duplicate {
+            for other in self.routes() {
+                other.with_rhythm(|rhythm| rhythm.on_progress(now));
+            }
+        }
+        if !self.is_short() && self.clients.outdated(&current).is_empty() {
+            let routes = self.routes();
+            for route in routes.iter().filter(|route| self.is_settled(route)) {
+                route.with_rhythm(|rhythm| rhythm.rest(now, share));
+            }
         }
     }
 
     /// Lets a client that another one has taken the place of come to its end.
     fn retire(&self, old: &Client) {
         *old.counted.borrow_mut() = self.metrics().tunnel_retired();
-        self.clients.retired.update(|count| count + 1);
         old.mux.send_drain();
         old.retired.cancel();
     }
 
     /// Registers a tunnel and runs it. Returns the client in whose place it is.
-    fn add(&self, server_id: String, tunnel: Tunnel) -> Option<Rc<Client>> {
+    fn add(self: &Rc<Self>, server_id: String, via: Via, tunnel: Tunnel) -> Option<Rc<Client>> {
         let span = tracing::info_span!("tunnel", server = %server_id.escape_debug(), peer = %tunnel.peer());
         let client = Rc::new(Client {
+            via,
+            peer: tunnel.peer(),
+            since: Instant::now(),
             mux: tunnel.mux().clone(),
             material: tunnel.material().clone(),
+            is_draining: Cell::new(false),
             retired: CancellationToken::new(),
             counted: RefCell::new(self.metrics().tunnel_opened()),
-        });
-        let replaced = self
-            .clients
-            .by_server
-            .borrow_mut()
-            .insert(server_id.clone(), client.clone());
-        let endpoints = Endpoints::new(self.dialer.clone(), client.mux.clone());
-        let registered = Registered {
-            clients: self.clients.clone(),
             server_id,
+        });
+        let replaced = self.clients.insert(client.clone());
+        let registered = Registered {
+            set: self.clone(),
             client,
-            since: Instant::now(),
         };
-        let metrics = self.metrics().clone();
-        let server_count = self.wanted;
+        let server_count = tunnel.greeting().server_count;
         let run = async move {
             tracing::info!(server_count, "tunnel up");
+            let (set, client) = (&registered.set, &registered.client);
+            let endpoints = Endpoints::new(set.dialer.clone(), client.mux.clone());
             let unused = async {
-                registered.client.retired.cancelled().await;
+                tokio::select! {
+                    () = set.leave.cancelled() => return,
+                    () = client.retired.cancelled() => {}
+                }
                 tracing::info!(
                     connections = endpoints.connections(),
-                    "certificates changed: another tunnel to this server takes new dials"
+                    "another tunnel to this server takes new dials"
                 );
                 retire::unused(&endpoints).await;
             };
-            let end = Box::pin(tunnel.run(|event| endpoints.on_event(event), unused)).await;
+            let on_event = |event| match event {
+                Event::Drain => set.on_server_drains(client),
+                event => endpoints.on_event(event),
+            };
+            let end = Box::pin(tunnel.run(on_event, unused)).await;
             if let Some(code) = end.code() {
-                metrics.tunnel_failed(code);
+                set.metrics().tunnel_failed(code);
             }
-            let lived = registered.since.elapsed();
+            let lived = client.since.elapsed();
             match end {
-                TunnelEnd::Finished => tracing::info!(?lived, "replaced tunnel closed"),
+                TunnelEnd::Finished => tracing::info!(?lived, "tunnel closed"),
+                end if client.is_draining.get() => {
+                    tracing::info!(reason = chain(&end), ?lived, "drained server's tunnel down");
+                }
                 end => tracing::warn!(reason = chain(&end), ?lived, "tunnel down"),
             }
         };
@@ -291,42 +265,132 @@ impl<C: Connect> ClientSet<C> {
         replaced
     }
 
-    /// Until the next attempt is due, or a tunnel is lost.
-    async fn wait(&mut self, next: Next) {
-        let mut due = match next {
-            Next::After(delay) => Some(Instant::now() + delay),
-            Next::Rest => None,
+    /// A server is about to leave: another one is looked for, or its successor, and what runs goes on.
+    fn on_server_drains(&self, client: &Rc<Client>) {
+        if client.is_draining.replace(true) || client.retired.is_cancelled() {
+            return;
+        }
+        tracing::info!(
+            connections = client.mux.connections(),
+            "the server drains: another tunnel is looked for, connections go on"
+        );
+        self.on_server_gone(client);
+    }
+
+    /// A tunnel has ended.
+    fn on_end(&self, client: &Rc<Client>) {
+        // If another one is in its place, or its server has drained, then what is to be done has been done.
+        if self.clients.remove(client) && !client.is_draining.get() {
+            self.on_server_gone(client);
+        }
+        self.recount();
+    }
+
+    fn on_server_gone(&self, client: &Client) {
+        let now = Instant::now();
+        self.count.borrow_mut().lost(&client.server_id, now);
+        self.lookup.notify_one();
+        let was_short_lived = client.since.elapsed() < SHORT_LIVED;
+        let share = self.share();
+        for route in self.routes() {
+            route.with_rhythm(|rhythm| {
+                if route.via == client.via {
+                    rhythm.on_loss(now, was_short_lived);
+                } else {
+                    rhythm.hurry(now, share);
+                }
+            });
+        }
+        self.recount();
+    }
+
+    /// Two addresses lead to servers of one id: if these are two, one of them is never used (wire-protocol.md W38). A name with
+    /// an address of each family is that of one server.
+    fn warn_of_same_id(&self, server_id: &str, via: Via) {
+        let Some(known) = self.clients.get(server_id) else {
+            return;
         };
-        loop {
-            let beat = Instant::now() + BEAT;
-            tokio::select! {
-                biased;
-                () = self.clients.lost.notified() => {
-                    let now = Instant::now();
-                    self.pace.restart(now);
-                    if self.clients.was_short_lived.get() {
-                        let at = now + self.flaps.next_delay();
-                        due = Some(due.map_or(at, |due| due.max(at)));
-                    } else {
-                        self.flaps.reset();
-                        return;
-                    }
-                }
-                () = self.tls.changed() => {
-                    // Many agents see a change at the same time.
-                    let at = Instant::now() + self.config.interval.mul_f64(fastrand::f64());
-                    self.pace.restart(at);
-                    self.failures.reset();
-                    due = Some(due.map_or(at, |due| due.min(at)));
-                }
-                () = sleep_until(due.unwrap_or(beat).min(beat)) => {
-                    if due.is_some_and(|due| due <= Instant::now()) {
-                        return;
-                    }
-                    self.heartbeat.beat();
-                }
+        let (Via::Address(one), Via::Address(other)) = (known.via, via) else {
+            return;
+        };
+        let mut same_ids = self.same_ids.borrow_mut();
+        if one != other
+            && one.is_ipv4() == other.is_ipv4()
+            && same_ids.len() < MAX_TUNNELS
+            && same_ids.insert(server_id.to_owned())
+        {
+            tracing::warn!(server = server_id, %one, %other,
+                "two addresses lead to one server id: if these are two servers, give each its own --server-id, for only one is used");
+        }
+    }
+
+    /// Brings the wanted number up to date, and everybody who looks at it.
+    fn recount(&self) {
+        let now = Instant::now();
+        let wanted = self.count.borrow_mut().wanted(now);
+        let grew = wanted > self.wanted.replace(wanted);
+        if grew && self.is_short() {
+            // Many agents hear of it at the same time.
+            let at = now + self.config.interval.mul_f64(fastrand::f64());
+            for route in self.routes() {
+                route.with_rhythm(|rhythm| rhythm.start_over(at));
             }
         }
+        for route in self.routes() {
+            route.wake();
+        }
+        self.publish(wanted);
+    }
+
+    fn publish(&self, wanted: usize) {
+        let reached = self.clients.reached();
+        self.metrics().know_servers(wanted);
+        self.metrics().reach_servers(reached);
+        let clients = self.clients.clients();
+        let servers = clients.iter().map(|client| Server {
+            id: client.server_id.clone(),
+            address: client.peer.to_string(),
+            since: client.since,
+            is_draining: client.is_draining.get(),
+        });
+        let lookup = self.lookup_failure.borrow().clone();
+        let lookup = lookup.map(|failure| ("lookup".to_owned(), failure));
+        let routes = self.routes();
+        let failures = routes.iter().filter_map(|route| {
+            let failure = route.failure.borrow().clone()?;
+            Some((route.via.to_string(), failure))
+        });
+        self.standing.send_replace(Standing {
+            wanted,
+            reached,
+            servers: servers.collect(),
+            troubles: lookup
+                .into_iter()
+                .chain(failures)
+                .take(MAX_TROUBLES)
+                .collect(),
+            proxy: self.connector.proxy(),
+        });
+    }
+
+    /// Whether servers are missing.
+    fn is_short(&self) -> bool {
+        self.clients.reached() < self.wanted.get()
+    }
+
+    fn routes(&self) -> Vec<Rc<Route>> {
+        self.routes.borrow().clone()
+    }
+
+    /// Addresses that attempts go to.
+    fn share(&self) -> u32 {
+        u32::try_from(self.routes.borrow().len())
+            .unwrap_or(u32::MAX)
+            .max(1)
+    }
+
+    fn tls(&self) -> &Current<Arc<ClientConfig>> {
+        self.connector.tls()
     }
 
     fn metrics(&self) -> &Arc<Metrics> {
@@ -335,32 +399,14 @@ impl<C: Connect> ClientSet<C> {
 }
 
 /// A client's place in the table, left when dropped.
-#[derive(Debug)]
-struct Registered {
-    clients: Clients,
-    server_id: String,
+struct Registered<C: Connect> {
+    set: Rc<ClientSet<C>>,
     client: Rc<Client>,
-    since: Instant,
 }
 
-impl Drop for Registered {
+impl<C: Connect> Drop for Registered<C> {
     fn drop(&mut self) {
-        if self.client.retired.is_cancelled() {
-            // Another one is in its place: nothing is lost.
-            self.clients.retired.update(|count| count.saturating_sub(1));
-            return;
-        }
-        let mut by_server = self.clients.by_server.borrow_mut();
-        if by_server
-            .get(&self.server_id)
-            .is_some_and(|client| Rc::ptr_eq(client, &self.client))
-        {
-            by_server.remove(&self.server_id);
-        }
-        self.clients
-            .was_short_lived
-            .set(self.since.elapsed() < SHORT_LIVED);
-        self.clients.lost.notify_one();
+        self.set.on_end(&self.client);
     }
 }
 

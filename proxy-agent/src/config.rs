@@ -21,8 +21,10 @@ use tunnel::ledger;
 
 use crate::cli::Cli;
 use crate::lease_count;
+use crate::proxy::Proxy;
 use crate::server_address::ServerAddress;
 
+pub use crate::proxy::EnvironmentError;
 pub use identifiers::IdentifiersError;
 pub use problem::{Problem, Problems};
 
@@ -57,6 +59,9 @@ pub enum ConfigError {
     /// The files are fine one by one, and not together.
     #[error("--ca-cert, --agent-cert, --agent-key")]
     Tls(#[source] StoreError),
+    /// A proxy that cannot be used.
+    #[error("environment")]
+    Environment(#[source] EnvironmentError),
 }
 
 /// How this agent finds and keeps its tunnels.
@@ -111,6 +116,8 @@ pub struct Config {
     pub(crate) server: ServerAddress,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) authority: String,
+    /// What stands between us and the servers.
+    pub(crate) proxy: Option<Proxy>,
     pub(crate) tls: Current<Arc<ClientConfig>>,
     pub(crate) watcher: Watcher,
     pub(crate) announcement: Announcement,
@@ -156,6 +163,7 @@ impl Config {
             authority: server.authority(has_certificate),
             server,
             server_name,
+            proxy: None,
             tls,
             watcher,
             announcement: Announcement {
@@ -195,11 +203,28 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Goes to servers through the proxy that `HTTPS_PROXY` names, unless `NO_PROXY` has them; `variable` looks a variable of the
+    /// environment up.
+    ///
+    /// # Errors
+    /// [`ConfigError::Environment`], which shows no credentials.
+    pub fn through_proxy(
+        mut self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        self.proxy =
+            Proxy::from_environment(&self.server, variable).map_err(ConfigError::Environment)?;
+        Ok(self)
+    }
+}
+
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("server", &format_args!("{}", self.server))
             .field("authority", &self.authority)
+            .field("proxy", &self.proxy)
             .field("announcement", &self.announcement)
             .field("sync", &self.sync)
             .field("drain", &self.drain)

@@ -37,10 +37,20 @@ pub(crate) async fn dial(
     limit: Duration,
 ) -> Result<(TcpStream, SocketAddr), DialFailure> {
     let deadline = Instant::now() + limit;
-    let fail = |cause| DialFailure {
-        network: target.network(),
-        cause,
-    };
+    let addresses = resolve(resolver, target, deadline).await?;
+    let connected = race::connect(&addresses, deadline).await;
+    connected.map_err(|cause| target.failure(cause))
+}
+
+/// The addresses of `target`, in the order in which they should be tried; at least one, at most [`MAX_ADDRESSES`]. Cancel safe.
+///
+/// # Errors
+/// [`DialFailure`], also when `deadline` has passed.
+pub(crate) async fn resolve(
+    resolver: &Resolver,
+    target: &Target,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, DialFailure> {
     let addresses = match target.literal() {
         Some(addresses) => addresses,
         None => timeout_at(deadline, resolver.lookup(target.host(), target.port()))
@@ -48,15 +58,32 @@ pub(crate) async fn dial(
             .unwrap_or(Err(Cause::LookupTimedOut {
                 host: target.host().to_owned(),
             }))
-            .map_err(fail)?,
+            .map_err(|cause| target.failure(cause))?,
     };
     let addresses = race::order(addresses, target.network());
     if addresses.is_empty() {
-        return Err(fail(Cause::NoSuitableAddress {
+        return Err(target.failure(Cause::NoSuitableAddress {
             host: target.host().to_owned(),
         }));
     }
-    race::connect(&addresses, deadline).await.map_err(fail)
+    Ok(addresses)
+}
+
+/// Connects to one address until `deadline`. Cancel safe.
+///
+/// # Errors
+/// [`DialFailure`]
+pub(crate) async fn connect(
+    address: SocketAddr,
+    deadline: Instant,
+) -> Result<TcpStream, DialFailure> {
+    match race::connect(&[address], deadline).await {
+        Ok((stream, _)) => Ok(stream),
+        Err(cause) => Err(DialFailure {
+            network: Network::Tcp,
+            cause,
+        }),
+    }
 }
 
 #[cfg(test)]

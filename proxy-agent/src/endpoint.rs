@@ -20,6 +20,7 @@ use tunnel::mux::{Connection, Event, MAX_PENDING_DIALS, Mux};
 use tunnel::observe::Limit;
 use tunnel::packet::DialId;
 
+use crate::activity::Activity;
 use crate::client::keepalive;
 use crate::dial::{DialFailure, Resolver, Target, dial};
 use crate::metrics::Metrics;
@@ -39,6 +40,8 @@ pub(crate) struct Dialer {
     pub(crate) metrics: Arc<Metrics>,
     /// Where dials and connections run.
     pub(crate) tasks: Tasks,
+    /// Dials and connections under way.
+    pub(crate) activity: Rc<Activity>,
     /// [`DIAL_LIMIT`], but for tests.
     pub(crate) limit: Duration,
 }
@@ -79,7 +82,7 @@ impl Endpoints {
                     cancel.cancel();
                 }
             }
-            // Agents send it, servers do not; the mux has counted it.
+            // The tunnel's affair, not a target's.
             Event::Drain => {}
         }
     }
@@ -123,7 +126,9 @@ impl Endpoints {
         let span = tracing::debug_span!("dial", dial = dial.0, target = %logged.escape_debug());
         let target = Target::parse(network, address);
         let (dialer, mux) = (self.dialer.clone(), self.mux.clone());
+        let busy = self.dialer.activity.begin();
         let serve = async move {
+            let _busy = busy;
             let connected = cancel.run_until_cancelled(dialer.dial(target)).await;
             drop(entry);
             match connected {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use certs::issue::Replace;
 use certs::{Authority, ClientFiles, Current, Timestamp, TlsOptions, Watcher};
+use hashbrown::HashMap;
 use http::{Request, Response};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
@@ -24,7 +25,7 @@ use tunnel::link::{Link, server_builder};
 use tunnel::mux::{Event, Mux};
 use tunnel::observe::Unobserved;
 
-use crate::client::{CONNECT_LIMIT, ConnectError, Connector, Tunnel};
+use crate::client::{CONNECT_LIMIT, ConnectError, Connector, Tunnel, Via};
 use crate::client_set::Connect;
 use crate::config::{Announcement, SyncConfig};
 use crate::dial::Resolver;
@@ -70,7 +71,7 @@ pub(crate) struct Backend {
     pub(crate) cut: CancellationToken,
 }
 
-/// Servers behind one address; each connection gets the next manner, the last for ever.
+/// Servers; each connection gets the next manner of its address, or of all that have none of their own, and the last for ever.
 #[derive(Debug)]
 pub(crate) struct FakeServers {
     pub(crate) connector: Connector,
@@ -80,8 +81,13 @@ pub(crate) struct FakeServers {
     tls: Arc<ServerConfig>,
     no_alpn: Arc<ServerConfig>,
     manners: RefCell<VecDeque<Manner>>,
+    own_manners: RefCell<HashMap<SocketAddr, VecDeque<Manner>>>,
+    /// What the servers' name resolves to; empty, it does not.
+    addresses: RefCell<Vec<SocketAddr>>,
     /// When each connection came.
     pub(crate) connections: RefCell<Vec<Instant>>,
+    /// Where each connection went.
+    pub(crate) visits: RefCell<Vec<SocketAddr>>,
     /// Tunnels that were accepted.
     pub(crate) backends: RefCell<Vec<Rc<Backend>>>,
 }
@@ -121,6 +127,7 @@ impl FakeServers {
             },
             keepalive: tunnel::keepalive::AGENT_INTERVAL,
             resolver: Resolver::default(),
+            proxy: None,
             ledger: Rc::new(Ledger::new(DEFAULT_BUDGET)),
             observer: Rc::new(Unobserved),
         };
@@ -132,7 +139,10 @@ impl FakeServers {
             tls: server(&[b"h2"]),
             no_alpn: server(&[]),
             manners: RefCell::new(manners.into_iter().collect()),
+            own_manners: RefCell::default(),
+            addresses: RefCell::new(vec![PEER]),
             connections: RefCell::default(),
+            visits: RefCell::default(),
             backends: RefCell::default(),
         })
     }
@@ -154,13 +164,26 @@ impl FakeServers {
         *self.manners.borrow_mut() = manners.into_iter().collect();
     }
 
+    /// What the name of the servers resolves to from now on; nothing, and it does not.
+    pub(crate) fn resolve_to(&self, addresses: &[SocketAddr]) {
+        *self.addresses.borrow_mut() = addresses.to_vec();
+    }
+
+    /// What the next connections to one address get.
+    pub(crate) fn behave_at(&self, address: SocketAddr, manners: impl IntoIterator<Item = Manner>) {
+        let manners = manners.into_iter().collect();
+        self.own_manners.borrow_mut().insert(address, manners);
+    }
+
     /// The tunnel accepted last.
     pub(crate) fn last(&self) -> Rc<Backend> {
         self.backends.borrow().last().unwrap().clone()
     }
 
-    fn next_manner(&self) -> Manner {
-        let mut manners = self.manners.borrow_mut();
+    fn next_manner(&self, address: SocketAddr) -> Manner {
+        let mut own = self.own_manners.borrow_mut();
+        let mut all = self.manners.borrow_mut();
+        let manners = own.get_mut(&address).unwrap_or(&mut all);
         if manners.len() > 1 {
             manners.pop_front().unwrap()
         } else {
@@ -226,13 +249,29 @@ impl FakeServers {
 }
 
 impl Connect for Rc<FakeServers> {
-    async fn connect(&self) -> Result<Tunnel, ConnectError> {
+    async fn routes(&self) -> Result<Vec<Via>, ConnectError> {
+        let addresses = self.addresses.borrow();
+        if addresses.is_empty() {
+            return Err(ConnectError::Alpn(None));
+        }
+        Ok(addresses.iter().copied().map(Via::Address).collect())
+    }
+
+    async fn connect(&self, via: Via) -> Result<Tunnel, ConnectError> {
+        let Via::Address(address) = via else {
+            panic!("there is no proxy")
+        };
         self.connections.borrow_mut().push(Instant::now());
+        self.visits.borrow_mut().push(address);
         let (ours, theirs) = duplex(64 * 1024);
-        spawn_local(self.clone().serve(theirs, self.next_manner()));
+        spawn_local(self.clone().serve(theirs, self.next_manner(address)));
         self.connector
-            .open(ours, PEER, Instant::now() + CONNECT_LIMIT)
+            .open(ours, address, Instant::now() + CONNECT_LIMIT)
             .await
+    }
+
+    fn proxy(&self) -> Option<String> {
+        None
     }
 
     fn tls(&self) -> &Current<Arc<ClientConfig>> {

@@ -7,8 +7,9 @@
 //! | [`agent`] | start, run until told to drain, run until told to stop |
 //! | [`metrics`] | every metric of this process |
 //!
-//! Inside: `client_set` keeps one tunnel to each server, `client` makes one, `endpoint` serves the dials that come over it,
-//! `dial` opens TCP connections, `admin` answers probes and scrapes.
+//! Inside: `client_set` keeps one tunnel to each server, `server_count` says how many there are, `client` makes one, `proxy` is what may
+//! stand in between, `endpoint` serves the dials that come over it, `dial` opens TCP connections, `activity` and `drain` say when an
+//! agent that is not wanted any more leaves, `admin` and `standing` answer probes and scrapes.
 //!
 //! The data path is one thread: a current-thread runtime with a `LocalSet`, one [`tunnel::ledger::Ledger`], no locks. Probes
 //! and scrapes are answered by threads of their own, which read atomics.
@@ -19,12 +20,17 @@ pub mod config;
 pub mod lease_count;
 pub mod metrics;
 
+mod activity;
 mod admin;
 mod client;
 mod client_set;
 mod dial;
+mod drain;
 mod endpoint;
+mod proxy;
 mod server_address;
+mod server_count;
+mod standing;
 
 #[cfg(test)]
 mod fake_server;

@@ -29,7 +29,8 @@ fn run(parsed: &Parsed<Cli>) -> anyhow::Result<()> {
     let config = Config::new(
         &parsed.cli,
         &env::var(AGENT_ID_VARIABLE).unwrap_or_default(),
-    )?;
+    )?
+    .through_proxy(|name| env::var(name).ok())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), ?config, "starting");
     for flag in [
         "enable-contention-profiling",

@@ -1,11 +1,14 @@
 //! Where the servers are, and what they are called on the way there.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use rustls::pki_types::ServerName;
 
 /// Host and port of the servers. All tunnels go there: a load balancer or several DNS addresses lead to different servers.
+///
+/// An IPv6 address may have a zone, `fe80::1%eth0`. It says which of our own links to use, so nobody else is told of it (RFC 4007,
+/// section 11.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerAddress {
     host: String,
@@ -24,7 +27,7 @@ impl ServerAddress {
         }
     }
 
-    /// The host, IPv6 without brackets.
+    /// The host, IPv6 without brackets, with its zone.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
@@ -41,7 +44,7 @@ impl ServerAddress {
     pub(crate) fn name(
         &self,
     ) -> Result<ServerName<'static>, rustls::pki_types::InvalidDnsNameError> {
-        ServerName::try_from(self.host.clone())
+        ServerName::try_from(self.zoneless().to_owned())
     }
 
     /// `:authority` of the call, as grpc-go sends it: without a port when the agent has a client certificate.
@@ -53,14 +56,23 @@ impl ServerAddress {
         }
     }
 
+    fn zoneless(&self) -> &str {
+        match self.host.split_once('%') {
+            Some((address, _)) if address.parse::<Ipv6Addr>().is_ok() => address,
+            _ => &self.host,
+        }
+    }
+
     fn bracketed(&self) -> String {
-        match self.host.parse() {
-            Ok(IpAddr::V6(_)) => format!("[{}]", self.host),
-            _ => self.host.clone(),
+        let host = self.zoneless();
+        match host.parse() {
+            Ok(IpAddr::V6(_)) => format!("[{host}]"),
+            _ => host.to_owned(),
         }
     }
 }
 
+/// `host:port` as others are told, IPv6 in brackets and without its zone.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.bracketed(), self.port)
@@ -79,6 +91,7 @@ mod tests {
         assert_eq!(of("10.0.0.1", false), "10.0.0.1:8091");
         assert_eq!(of("fd00::1", true), "[fd00::1]");
         assert_eq!(of("[fd00::1]", false), "[fd00::1]:8091");
+        assert_eq!(of("::1", false), "[::1]:8091");
     }
 
     #[test]
@@ -88,5 +101,18 @@ mod tests {
         assert!(matches!(name("[fd00::1]"), Ok(ServerName::IpAddress(_))));
         assert!(name("not a name").is_err());
         assert!(name("").is_err());
+    }
+
+    /// field-tests.md R131.
+    #[test]
+    fn a_zone_is_for_dialling_alone() {
+        for host in ["fe80::1%eth0", "[fe80::1%eth0]"] {
+            let server = ServerAddress::new(host, 8091);
+            assert_eq!(server.host(), "fe80::1%eth0");
+            assert_eq!(server.authority(true), "[fe80::1]");
+            assert_eq!(server.to_string(), "[fe80::1]:8091");
+            assert!(matches!(server.name(), Ok(ServerName::IpAddress(_))));
+        }
+        assert!(ServerAddress::new("name%eth0", 1).name().is_err());
     }
 }

@@ -3,13 +3,13 @@ use tunnel::grpc::Code;
 
 use super::*;
 use crate::client_set::Connect as _;
-use crate::fake_server::{FakeServers, Manner};
+use crate::fake_server::{FakeServers, Manner, PEER};
 
 async fn connect(manner: Manner) -> (Rc<FakeServers>, Result<Tunnel, ConnectError>) {
     let servers = FakeServers::new([manner]);
     let connecting = servers.clone();
     let outcome = LocalSet::new()
-        .run_until(async move { connecting.connect().await })
+        .run_until(async move { connecting.connect(Via::Address(PEER)).await })
         .await;
     (servers, outcome)
 }
@@ -129,7 +129,7 @@ async fn a_server_under_another_name_is_refused() {
     connector.server_name = "other.example".try_into().unwrap();
     let connecting = servers.clone();
     let outcome = LocalSet::new()
-        .run_until(async move { connecting.connect().await })
+        .run_until(async move { connecting.connect(Via::Address(PEER)).await })
         .await;
     let text = chain(&outcome.unwrap_err());
     assert!(

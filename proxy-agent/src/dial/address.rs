@@ -80,6 +80,14 @@ impl Target {
         })
     }
 
+    /// A failure to dial it.
+    pub(super) fn failure(&self, cause: Cause) -> DialFailure {
+        DialFailure {
+            network: self.network,
+            cause,
+        }
+    }
+
     /// The network.
     pub(crate) fn network(&self) -> Network {
         self.network

@@ -9,9 +9,10 @@ use tunnel::copy::copy as copy_to_pipe;
 use tunnel::mux::DialError;
 
 use super::*;
+use crate::client::Via;
 use crate::client_set::Connect as _;
 use crate::dial::tests::refusing;
-use crate::fake_server::{FakeServers, Manner};
+use crate::fake_server::{FakeServers, Manner, PEER};
 
 /// A tunnel with the agent's side under way; `mux` is the server's.
 struct World {
@@ -39,13 +40,14 @@ impl World {
 
     async fn with(resolver: Resolver, turns: Option<OwnedSemaphorePermit>) -> Self {
         let servers = FakeServers::new([Manner::server("a", 1)]);
-        let tunnel = servers.connect().await.unwrap();
+        let tunnel = servers.connect(Via::Address(PEER)).await.unwrap();
         let metrics = Arc::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap());
         let tasks = Tasks::default();
         let dialer = Dialer {
             resolver,
             metrics: metrics.clone(),
             tasks: tasks.clone(),
+            activity: Activity::new(),
             limit: DIAL_LIMIT,
         };
         let endpoints = Endpoints::new(dialer.clone(), tunnel.mux().clone());

@@ -1,51 +1,105 @@
 //! Health, readiness and metrics (wire-protocol, section 8.1).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use certs::Timestamp;
 use daemon::admin::{AdminServer, AdminThread, Router, is_verbose, metrics_handler, text};
 use http::{Response, StatusCode, request::Parts};
 use http_body_util::Full;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Metrics;
+use crate::{
+    metrics::Metrics,
+    registry::strategy::{Strategies, Strategy},
+};
+
+/// What readiness looks at.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    /// Those of this server.
+    pub strategies: Strategies,
+    /// Those that must have an agent; the first of this server if nothing is said.
+    pub wanted: Option<Strategies>,
+    /// Their numbers of agents.
+    pub metrics: Arc<Metrics>,
+    /// Cancelled at the first signal.
+    pub leaving: CancellationToken,
+}
 
 /// The paths of the health listener.
 #[must_use]
-pub fn health_router(metrics: &Arc<Metrics>, stop: &CancellationToken) -> Router {
-    let ready = {
-        let (metrics, stop) = (metrics.clone(), stop.clone());
-        move |head: &Parts| readiness(head, &metrics, &stop)
-    };
-    admin_router(metrics)
+pub fn health_router(readiness: Readiness) -> Router {
+    let router = admin_router(&readiness.metrics);
+    let ready = move |head: &Parts| readiness.answer(head);
+    // `/livez` is ours; upstream has no name for liveness alone.
+    router
         .route("/healthz", |_| text(StatusCode::OK, "ok"))
+        .route("/livez", |_| text(StatusCode::OK, "ok"))
         .route("/readyz", ready.clone())
         .route("/ready", ready)
 }
 
-/// Upstream's bodies, and with `?verbose` agents and files behind them. A file that could not be taken up is no reason to be
-/// unready: what worked before still does.
-fn readiness(head: &Parts, metrics: &Metrics, stop: &CancellationToken) -> Response<Full<Bytes>> {
-    let agents = metrics.ready_backends.get();
-    let (status, body) = if stop.is_cancelled() {
-        (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "proxy server is shutting down",
-        )
-    } else if agents > 0 {
-        (StatusCode::OK, "ok")
-    } else {
-        (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "no connection to any proxy agent",
-        )
-    };
-    if !is_verbose(head) {
-        return text(status, body);
+impl Readiness {
+    /// Upstream's bodies, and with `?verbose` strategies and files behind them. A file that could not be taken up is no reason
+    /// to be unready: what worked before still does.
+    fn answer(&self, head: &Parts) -> Response<Full<Bytes>> {
+        let (status, body) = if self.leaving.is_cancelled() {
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "proxy server is shutting down",
+            )
+        } else if self.has_agents() {
+            (StatusCode::OK, "ok")
+        } else {
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "no connection to any proxy agent",
+            )
+        };
+        if !is_verbose(head) {
+            return text(status, body);
+        }
+        let strategies = self.describe();
+        let files = self.metrics.files.current().describe(Timestamp::now());
+        text(status, format!("{body}\n{strategies}{files}"))
     }
-    let files = metrics.files.current().describe(Timestamp::now());
-    text(status, format!("{body}\nagents: {agents}\n{files}"))
+
+    fn has_agents(&self) -> bool {
+        let has = |strategy| self.metrics.backends(strategy) > 0;
+        match &self.wanted {
+            Some(wanted) => wanted.iter().all(has),
+            None => has(self.strategies.first()),
+        }
+    }
+
+    fn is_wanted(&self, strategy: Strategy) -> bool {
+        match &self.wanted {
+            Some(wanted) => wanted.contains(strategy),
+            None => strategy == self.strategies.first(),
+        }
+    }
+
+    /// A line a strategy, in order: `[+]` if it can choose somebody, else `[-]`.
+    fn describe(&self) -> String {
+        let line = |strategy: Strategy| {
+            let count = self.metrics.backends(strategy);
+            let sign = if count > 0 { '+' } else { '-' };
+            let what = match strategy {
+                Strategy::Default => "agents",
+                Strategy::DestHost => "hosts and addresses that agents claim",
+                Strategy::DefaultRoute => "agents that claim default-route",
+            };
+            let needed = if self.is_wanted(strategy) {
+                ", needed for readiness"
+            } else {
+                ""
+            };
+            format!("[{sign}] strategy {strategy}: {count} {what}{needed}\n")
+        };
+        self.strategies.iter().map(line).collect()
+    }
 }
 
 /// The paths of the admin listener.
@@ -62,27 +116,34 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Starts both; `draining` is what readiness looks at.
+    /// Starts both.
     ///
     /// # Errors
     /// If a thread cannot be made.
     pub fn start(
         health: AdminServer,
         admin: AdminServer,
-        metrics: &Arc<Metrics>,
-        draining: &CancellationToken,
+        readiness: Readiness,
     ) -> std::io::Result<Self> {
         let stop = CancellationToken::new();
+        let metrics = readiness.metrics.clone();
         let threads = [
-            health.serve("health", health_router(metrics, draining), stop.clone())?,
-            admin.serve("admin", admin_router(metrics), stop.clone())?,
+            health.serve("health", health_router(readiness), stop.clone())?,
+            admin.serve("admin", admin_router(&metrics), stop.clone())?,
         ];
         Ok(Self { threads, stop })
     }
 
-    /// Ends both. Blocks until their threads are gone.
-    pub fn finish(self) {
+    /// Ends both, within `limit`: whoever takes longer than that for an answer goes with the process.
+    pub async fn finish(self, limit: Duration) {
         self.stop.cancel();
+        let started = Instant::now();
+        while !self.threads.iter().all(AdminThread::is_finished) {
+            if started.elapsed() >= limit {
+                return tracing::debug!("left a response of an admin listener unfinished");
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
         for thread in self.threads {
             if let Err(error) = thread.join() {
                 tracing::error!(%error, "an admin listener ended badly");
@@ -108,6 +169,84 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
+    fn router(
+        strategies: &str,
+        wanted: Option<&str>,
+        files: certs::Current<Arc<certs::Status>>,
+    ) -> (Arc<Metrics>, Router) {
+        let metrics = Metrics::new(files).unwrap();
+        let readiness = Readiness {
+            strategies: strategies.parse().unwrap(),
+            wanted: wanted.map(|wanted| wanted.parse().unwrap()),
+            metrics: metrics.clone(),
+            leaving: CancellationToken::new(),
+        };
+        (metrics, health_router(readiness))
+    }
+
+    #[tokio::test]
+    async fn the_first_strategy_decides_and_the_details_name_each() {
+        let files = certs::Current::fixed(Arc::default());
+        let (metrics, router) = router("destHost,default", None, files);
+        metrics.set_backends(Strategy::Default, 3);
+        assert_eq!(
+            ask(&router, "/readyz").await,
+            (500, "no connection to any proxy agent".to_owned())
+        );
+        let (_, details) = ask(&router, "/readyz?verbose").await;
+        assert!(
+            details.starts_with(
+                "no connection to any proxy agent\n\
+                 [-] strategy destHost: 0 hosts and addresses that agents claim, needed for readiness\n\
+                 [+] strategy default: 3 agents\n"
+            ),
+            "{details}"
+        );
+        metrics.set_backends(Strategy::DestHost, 1);
+        assert_eq!(ask(&router, "/readyz").await, (200, "ok".to_owned()));
+        for path in ["/healthz", "/livez"] {
+            assert_eq!(ask(&router, path).await, (200, "ok".to_owned()));
+        }
+    }
+
+    /// R64: agents of the control plane alone make no server ready that is told to wait for a default route.
+    #[tokio::test]
+    async fn a_server_can_wait_for_several_strategies() {
+        let files = certs::Current::fixed(Arc::default());
+        let wanted = Some("destHost,defaultRoute");
+        let (metrics, router) = router("destHost,defaultRoute", wanted, files);
+        metrics.set_backends(Strategy::DestHost, 2);
+        let (status, details) = ask(&router, "/readyz?verbose").await;
+        assert_eq!(status, 500);
+        assert!(
+            details
+                .contains("[-] strategy defaultRoute: 0 agents that claim default-route, needed"),
+            "{details}"
+        );
+        metrics.set_backends(Strategy::DefaultRoute, 1);
+        assert_eq!(ask(&router, "/readyz").await, (200, "ok".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_leaves_is_alive_and_not_ready() {
+        let metrics = Metrics::new(certs::Current::fixed(Arc::default())).unwrap();
+        metrics.set_backends(Strategy::Default, 1);
+        let leaving = CancellationToken::new();
+        let router = health_router(Readiness {
+            strategies: Strategies::default(),
+            wanted: None,
+            metrics,
+            leaving: leaving.clone(),
+        });
+        assert_eq!(ask(&router, "/readyz").await.0, 200);
+        leaving.cancel();
+        assert_eq!(
+            ask(&router, "/ready").await,
+            (500, "proxy server is shutting down".to_owned())
+        );
+        assert_eq!(ask(&router, "/healthz").await.0, 200);
+    }
+
     #[tokio::test]
     async fn a_stale_file_changes_the_details_and_a_metric_and_not_readiness() {
         let files = testing::files();
@@ -120,17 +259,16 @@ mod tests {
         watcher
             .server(set, ALPN_AGENT, &TlsOptions::default())
             .unwrap();
-        let metrics = Metrics::new(watcher.status()).unwrap();
-        let router = health_router(&metrics, &CancellationToken::new());
+        let (metrics, router) = router("default", None, watcher.status());
         let unready = ask(&router, "/readyz?verbose").await;
         assert_eq!(unready.0, 500);
         assert!(
             unready
                 .1
-                .starts_with("no connection to any proxy agent\nagents: 0\n"),
+                .starts_with("no connection to any proxy agent\n[-] strategy default: 0 agents, needed for readiness\n"),
             "{unready:?}"
         );
-        metrics.ready_backends.set(2);
+        metrics.set_backends(Strategy::Default, 2);
         let ca = files.path("ca.crt");
         for (content, line) in [
             (None, format!("{}: ok; expires in ", ca.display())),
@@ -145,7 +283,8 @@ mod tests {
             let (status, body) = ask(&router, "/ready?verbose").await;
             assert_eq!(status, 200);
             assert!(
-                body.starts_with("ok\nagents: 2\n") && body.contains(&line),
+                body.starts_with("ok\n[+] strategy default: 2 agents, needed for readiness\n")
+                    && body.contains(&line),
                 "{body}"
             );
         }

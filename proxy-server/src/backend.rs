@@ -1,14 +1,26 @@
 //! Agents: the listener they dial, and one agent's stream from its headers to its end.
 //!
 //! Identity comes first: nothing of a peer is read before its certificate has been verified. A connection is a tunnel,
-//! whatever the agent calls itself.
+//! whatever the agent calls itself. `admit` decides who may have one.
 
-use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+mod admit;
+mod identity;
+
+use std::{
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use certs::Current;
 use daemon::accept::AcceptBackoff;
 use h2::server::SendResponse;
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderValue, Request, Response};
 use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -26,23 +38,24 @@ use tunnel::{
     link::{self, Link, LinkEnd},
     mux::{Event, Mux},
     observe::Observe,
+    probe::Probe,
 };
 
 use crate::{
     dial::Core,
     frontend::{HANDSHAKE_TIMEOUT, HEAD_TIMEOUT, socket},
-    metrics::{AgentObserver, Gauged, Listener, Segment},
-    registry::{AgentId, Backend},
+    metrics::{AgentObserver, Gauged, Listener, Segment, TunnelKind},
+    registry::Backend,
 };
+use admit::Admitted;
+pub use admit::PeerIdentity;
+pub use identity::Identity;
 
 /// The only method.
 pub const PATH: &str = "/AgentService/Connect";
 
 /// `Connect` streams that one agent connection may have open; an agent opens one.
 const MAX_STREAMS: u32 = 16;
-
-/// Longest agent id that is taken, in bytes.
-const MAX_AGENT_ID: usize = 256;
 
 /// What agents are told and how they are watched.
 #[derive(Debug)]
@@ -51,8 +64,9 @@ pub struct Agents {
     tasks: Tasks,
     observer: Rc<AgentObserver>,
     server_id: HeaderValue,
-    server_count: HeaderValue,
+    server_count: Arc<AtomicU32>,
     keepalive: Duration,
+    identity: Identity,
 }
 
 /// A server id that cannot be sent as a header.
@@ -61,7 +75,8 @@ pub struct Agents {
 pub struct InvalidServerId(String);
 
 impl Agents {
-    /// Serves agents of `core`; connections run on `tasks`.
+    /// Serves agents of `core`; connections run on `tasks`. Each `Connect` is told what `server_count` holds then, and admitted
+    /// only by `identity`.
     ///
     /// # Errors
     /// [`InvalidServerId`]
@@ -69,8 +84,9 @@ impl Agents {
         core: Rc<Core>,
         tasks: Tasks,
         server_id: &str,
-        server_count: u32,
+        server_count: Arc<AtomicU32>,
         keepalive: Duration,
+        identity: Identity,
     ) -> Result<Rc<Self>, InvalidServerId> {
         let observer = Rc::new(AgentObserver::new(core.metrics.clone()));
         let invalid = |_| InvalidServerId(server_id.to_owned());
@@ -80,8 +96,9 @@ impl Agents {
             tasks,
             observer,
             server_id,
-            server_count: HeaderValue::from(server_count),
+            server_count,
             keepalive,
+            identity,
         }))
     }
 
@@ -117,12 +134,17 @@ impl Agents {
     async fn connection(
         self: Rc<Self>,
         stream: TcpStream,
-        peer: SocketAddr,
+        address: SocketAddr,
         acceptor: TlsAcceptor,
     ) {
         let Some(stream) = self.handshake(stream, acceptor).await else {
             return;
         };
+        let certificates = stream.get_ref().1.peer_certificates();
+        let peer = Rc::new(PeerIdentity {
+            address,
+            certificates: certificates.unwrap_or_default().to_vec(),
+        });
         let handshake = link::server_builder()
             .max_concurrent_streams(MAX_STREAMS)
             .handshake::<_, Batch>(stream);
@@ -139,9 +161,11 @@ impl Agents {
         let Some(ping_pong) = connection.ping_pong() else {
             return;
         };
-        let watch = link::watch(
+        let probe = Probe::default();
+        let watch = link::watch_probed(
             ping_pong,
             Keepalive::new(self.keepalive, keepalive::TIMEOUT, Instant::now()),
+            &probe,
         );
         tokio::pin!(watch);
         loop {
@@ -154,7 +178,9 @@ impl Agents {
             };
             match accepted {
                 Some(Ok((request, respond))) => {
-                    let call = self.clone().call(request, respond, peer);
+                    let call = self
+                        .clone()
+                        .call(request, respond, peer.clone(), probe.clone());
                     self.tasks.spawn(call.in_current_span());
                 }
                 // The stream's task tells what it means.
@@ -204,39 +230,35 @@ impl Agents {
         self: Rc<Self>,
         request: Request<h2::RecvStream>,
         mut respond: SendResponse<Batch>,
-        peer: SocketAddr,
+        peer: Rc<PeerIdentity>,
+        probe: Probe,
     ) {
         let (head, body) = request.into_parts();
         let refusal = match grpc::check_request(&head, PATH) {
             Err(refusal) => *refusal,
-            Ok(()) => match agent_id(&head.headers) {
+            Ok(()) => match self.admit(&peer, &head.headers).await {
                 Err(status) => {
                     tracing::warn!(%status, "refused an agent");
                     grpc::refusal(&status)
                 }
+                // Asked last, so that nobody is added to the registry after all have been told to leave.
                 Ok(_) if self.core.stop.is_cancelled() => grpc::refusal(&Status::new(
                     Code::Unavailable,
                     "proxy server is shutting down",
                 )),
-                Ok(agent) => {
-                    let mut response = grpc::response();
-                    response
-                        .headers_mut()
-                        .insert("serverid", self.server_id.clone());
-                    response
-                        .headers_mut()
-                        .insert("servercount", self.server_count.clone());
+                Ok(admitted) => {
                     let credit = credit::announced(&head.headers);
-                    if credit.is_some() {
-                        response
-                            .headers_mut()
-                            .insert(credit::HEADER, credit::announcement());
-                    }
                     // At once: the agent waits for these headers.
-                    let Ok(send) = respond.send_response(response, false) else {
+                    let Ok(send) = respond.send_response(self.welcome(credit), false) else {
                         return;
                     };
-                    return self.tunnel(agent, credit, send, body, peer).await;
+                    let mux = self.mux(credit);
+                    let peer = Some(peer.address.ip());
+                    let Admitted { agent, identifiers } = admitted;
+                    let backend = Backend::new(agent, identifiers, peer, mux, probe);
+                    let link = Link::new(backend.tunnel.clone(), send, body);
+                    let _kind = self.core.metrics.tunnel(kind(credit));
+                    return self.tunnel(backend, link).await;
                 }
             },
         };
@@ -245,29 +267,38 @@ impl Agents {
         drop(respond.send_response(refusal, true));
     }
 
-    async fn tunnel(
-        &self,
-        agent: AgentId,
-        credit: Option<u32>,
-        send: h2::SendStream<Batch>,
-        body: h2::RecvStream,
-        peer: SocketAddr,
-    ) {
-        let _gauge = Gauged::new(&self.core.metrics.connect_streams);
+    /// What an agent hears that is admitted; `credit` is what it announced.
+    fn welcome(&self, credit: Option<u32>) -> Response<()> {
+        let mut response = grpc::response();
+        let headers = response.headers_mut();
+        headers.insert("serverid", self.server_id.clone());
+        let count = self.server_count.load(Ordering::Relaxed);
+        headers.insert("servercount", HeaderValue::from(count));
+        if credit.is_some() {
+            headers.insert(credit::HEADER, credit::announcement());
+        }
+        response
+    }
+
+    fn mux(&self, credit: Option<u32>) -> Rc<Mux> {
         let observer: Rc<dyn Observe> = self.observer.clone();
         let mux = Mux::new(Role::Server, self.core.ledger.clone(), observer);
         if let Some(window) = credit {
             mux.use_credit(window);
         }
-        let backend = Backend::new(agent.clone(), mux.clone());
-        let registered = self.core.registry.add(backend.clone());
-        tracing::info!(%agent, %peer, "agent connected");
-        let mut link = Link::new(mux.clone(), send, body);
+        mux
+    }
+
+    async fn tunnel(&self, backend: Rc<Backend>, mut link: Link) {
+        let _gauge = Gauged::new(&self.core.metrics.connect_streams);
+        let agent = backend.agent.clone();
+        let registered = self.core.registry.add(backend);
+        tracing::info!(%agent, "agent connected");
         let end = link
             .run(|event| match event {
                 Event::Drain => {
-                    tracing::info!(agent = %backend.agent, "agent drains: it gets no new dials while another agent is there");
-                    backend.drain();
+                    tracing::info!(%agent, "agent drains: it gets no new dials while another agent is there");
+                    registered.drain();
                 }
                 // An agent's packets become no such event.
                 Event::Dial { .. } | Event::CancelDial(_) => {}
@@ -286,8 +317,15 @@ impl Agents {
                 tracing::info!(%agent, "agent disconnected");
                 link.close(&Status::ok());
             }
-            end => tracing::info!(%agent, %peer, error = source(end), "agent's tunnel lost"),
+            end => tracing::info!(%agent, error = source(end), "agent's tunnel lost"),
         }
+    }
+}
+
+fn kind(credit: Option<u32>) -> TunnelKind {
+    match credit {
+        Some(_) => TunnelKind::Credit,
+        None => TunnelKind::Packet,
     }
 }
 
@@ -295,80 +333,4 @@ fn source(error: &dyn std::error::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// The agent's id, by upstream's rules and in its words (wire-protocol, section 2.2).
-fn agent_id(headers: &HeaderMap) -> Result<AgentId, Status> {
-    let ids: Vec<_> = headers
-        .get_all("agentid")
-        .iter()
-        .map(|id| id.to_str().unwrap_or("<not ASCII>"))
-        .collect();
-    let [id] = ids[..] else {
-        return Err(Status::new(
-            Code::Unknown,
-            format!(
-                "expected one agent ID in the context, got [{}]",
-                ids.join(" ")
-            ),
-        ));
-    };
-    if id.len() > MAX_AGENT_ID {
-        return Err(Status::new(
-            Code::Unknown,
-            format!(
-                "agent ID of {} bytes is longer than {MAX_AGENT_ID}",
-                id.len()
-            ),
-        ));
-    }
-    let identifiers = headers.get_all("agentidentifiers").iter().count();
-    if identifiers > 1 {
-        let message = format!(
-            "expected at most one set of agent identifiers in the context, got {identifiers}"
-        );
-        return Err(Status::new(Code::Unknown, message));
-    }
-    Ok(AgentId::new(id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn id(pairs: &[(&'static str, &str)]) -> Result<String, String> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, value.parse().unwrap());
-        }
-        agent_id(&headers)
-            .map(|id| id.to_string())
-            .map_err(|status| status.message)
-    }
-
-    #[test]
-    fn exactly_one_agent_id_is_wanted_and_it_may_be_empty() {
-        assert_eq!(
-            id(&[("agentid", "node-1"), ("agentidentifiers", "")]),
-            Ok("node-1".into())
-        );
-        assert_eq!(id(&[("agentid", "")]), Ok(String::new()));
-        assert_eq!(
-            id(&[]),
-            Err("expected one agent ID in the context, got []".into())
-        );
-        assert_eq!(
-            id(&[("agentid", "a"), ("agentid", "b")]),
-            Err("expected one agent ID in the context, got [a b]".into())
-        );
-        assert!(id(&[("agentid", &"x".repeat(257))]).is_err());
-        assert!(
-            id(&[
-                ("agentid", "a"),
-                ("agentidentifiers", ""),
-                ("agentidentifiers", "")
-            ])
-            .is_err()
-        );
-    }
 }

@@ -135,6 +135,14 @@ pub struct Cli {
     /// How long established connections may go on after the first SIGTERM.
     #[arg(long, default_value = "0s", value_name = "DURATION")]
     pub graceful_shutdown_timeout: GoDuration,
+    /// How long everything is still served after the first SIGTERM while readiness fails already, so that load balancers can
+    /// look elsewhere; --graceful-shutdown-timeout begins behind it. Adit's own flag.
+    #[arg(long, default_value = "0s", value_name = "DURATION")]
+    pub shutdown_delay: GoDuration,
+    /// Ready only while each of these strategies has an agent, instead of the first of --proxy-strategies alone. Adit's own flag; off by
+    /// default.
+    #[arg(long, default_value = "", value_name = "STRATEGIES")]
+    pub ready_strategies: String,
     /// How long an agent may take to answer a dial; 0 for the default of 15s.
     #[arg(long, default_value = "0s", value_name = "DURATION")]
     pub backend_dial_timeout: GoDuration,

@@ -48,12 +48,16 @@ pub struct Config {
     pub frontend_keepalive: Duration,
     /// How long a dial may take.
     pub dial_timeout: Duration,
-    /// How long connections may go on after the first signal.
+    /// How long everything goes on after the first signal, but for readiness.
+    pub shutdown_delay: Duration,
+    /// How long connections may go on after that.
     pub graceful_shutdown: Duration,
     /// Budget of the ledger, in bytes.
     pub memory_budget: usize,
     /// How agents are chosen.
     pub strategies: Strategies,
+    /// The strategies that must have an agent for this server to be ready, if not the first of those above.
+    pub ready_strategies: Option<Strategies>,
     /// Whether agents must send a token, and whose.
     pub token_review: Option<token_review::Options>,
     /// How to reach the Kubernetes API.
@@ -132,12 +136,14 @@ impl Config {
         let strategies = faults
             .take("--proxy-strategies", strategies)
             .unwrap_or_default();
+        let ready_strategies = ready_strategies(cli, &strategies, &mut faults);
         let server_count = check_server_count(cli.server_count, &mut faults, &mut warnings);
         let dial_timeout = check_duration(
             "backend-dial-timeout",
             cli.backend_dial_timeout,
             &mut faults,
         );
+        let shutdown_delay = check_duration("shutdown-delay", cli.shutdown_delay, &mut faults);
         let graceful_shutdown = check_duration(
             "graceful-shutdown-timeout",
             cli.graceful_shutdown_timeout,
@@ -188,9 +194,11 @@ impl Config {
                 } else {
                     dial_timeout
                 },
+                shutdown_delay,
                 graceful_shutdown,
                 memory_budget,
                 strategies,
+                ready_strategies,
                 token_review,
                 kube_client,
                 lease,
@@ -202,6 +210,21 @@ impl Config {
             _ => Err(ConfigError { faults: faults.0 }),
         }
     }
+}
+
+fn ready_strategies(cli: &Cli, strategies: &Strategies, faults: &mut Faults) -> Option<Strategies> {
+    const FLAG: &str = "--ready-strategies";
+    if cli.ready_strategies.is_empty() {
+        return None;
+    }
+    let wanted: Strategies = faults.take(FLAG, cli.ready_strategies.parse())?;
+    let missing = wanted.iter().find(|&wanted| !strategies.contains(wanted));
+    if let Some(missing) = missing {
+        faults.add(format!(
+            "{FLAG}: {missing} is not among --proxy-strategies {strategies}: this server would never be ready"
+        ));
+    }
+    Some(wanted)
 }
 
 fn egress(cli: &Cli, faults: &mut Faults) -> Policy {

@@ -1,9 +1,17 @@
 //! What both frontends ask for: a connection to a target, in time or with the reason why not.
+//!
+//! A dial has one deadline and up to [`MAX_TRIES`] agents: when a tunnel is lost before its answer, or its agent gives no sign of
+//! life, another one that may serve the dial gets it. An answer is final, whatever it says; so is the silence of an agent that
+//! answers pings, as then it is the target that is slow.
+
+mod error;
+#[cfg(test)]
+mod tests;
 
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
-use http::StatusCode;
-use tokio::time::{Instant, timeout};
+use egress_policy::Policy;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ledger::Ledger,
@@ -11,142 +19,20 @@ use tunnel::{
 };
 
 use crate::{
-    metrics::{DialFailure, Gauged, Metrics, PacketCounters, Timed},
-    registry::{AgentId, Registry},
+    metrics::{DialFailure, DialRetry, Gauged, Metrics, PacketCounters, Timed},
+    registry::{AgentId, Backend, Registry, host::Destination},
 };
+pub use error::DialError;
 
-/// Longest reason phrase of a refused CONNECT, in bytes; it is what the user of kubectl gets to see.
-const MAX_REASON: usize = 200;
+/// Agents that one dial is sent to at most.
+pub const MAX_TRIES: usize = 3;
 
-/// Why a dial gave no connection.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DialError {
-    /// No agent is there. Upstream's words.
-    #[error("No agent available")]
-    NoAgent,
-    /// This server is shutting down.
-    #[error("proxy server is shutting down")]
-    ShuttingDown,
-    /// The agent answered that it could not connect; its own words first.
-    #[error("{reason} (agent {agent})")]
-    Refused {
-        /// Which agent.
-        agent: AgentId,
-        /// In the style of Go's dialler.
-        reason: String,
-    },
-    /// The agent did not answer. Upstream's words first.
-    #[error(
-        "timed out waiting for backend dial: agent {agent} gave no answer for {target} within {after:?}"
-    )]
-    TimedOut {
-        /// Which agent.
-        agent: AgentId,
-        /// What was to be dialled.
-        target: String,
-        /// How long it had.
-        after: Duration,
-    },
-    /// The tunnel was lost or the agent gave up.
-    #[error("{cause} (agent {agent})")]
-    Lost {
-        /// Which agent.
-        agent: AgentId,
-        /// What happened to the dial.
-        #[source]
-        cause: mux::DialError,
-    },
-    /// What was asked for is no address.
-    #[error("{cause}")]
-    BadTarget {
-        /// What is wrong with it.
-        #[source]
-        cause: mux::DialError,
-    },
-    /// A bound was hit.
-    #[error("{cause} (agent {agent})")]
-    Limit {
-        /// Which agent.
-        agent: AgentId,
-        /// Which bound.
-        #[source]
-        cause: mux::DialError,
-    },
-}
+/// Where a deadline is that the clock cannot hold.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-impl DialError {
-    fn new(agent: AgentId, cause: mux::DialError) -> Self {
-        match cause {
-            mux::DialError::Refused(reason) => Self::Refused { agent, reason },
-            mux::DialError::AddressTooLong => Self::BadTarget { cause },
-            mux::DialError::TooManyDials | mux::DialError::TooManyConnections => {
-                Self::Limit { agent, cause }
-            }
-            cause => Self::Lost { agent, cause },
-        }
-    }
-
-    /// The status of the CONNECT that asked.
-    #[must_use]
-    pub fn http_status(&self) -> StatusCode {
-        match self {
-            Self::NoAgent | Self::ShuttingDown | Self::Limit { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::TimedOut { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::BadTarget { .. } => StatusCode::BAD_REQUEST,
-            Self::Lost { .. } => StatusCode::BAD_GATEWAY,
-            Self::Refused { reason, .. } => status_of_reason(reason),
-        }
-    }
-
-    /// The body of the CONNECT's answer, with upstream's lead-ins.
-    #[must_use]
-    pub fn http_body(&self) -> String {
-        match self {
-            Self::NoAgent => format!("currently no tunnels available: {self}"),
-            Self::TimedOut { .. } => format!("Backend dial timeout: {self}"),
-            Self::Lost { .. } => format!("Backend context error: {self}"),
-            _ => self.to_string(),
-        }
-    }
-
-    /// The reason phrase of the CONNECT's answer: one printable line.
-    #[must_use]
-    pub fn http_reason(&self) -> String {
-        let text = self.to_string();
-        let printable = text
-            .chars()
-            .map(|c| if (' '..='~').contains(&c) { c } else { '?' });
-        printable.take(MAX_REASON).collect()
-    }
-
-    fn metric(&self) -> DialFailure {
-        match self {
-            Self::NoAgent | Self::ShuttingDown => DialFailure::NoAgent,
-            Self::Refused { .. } => DialFailure::ErrorResponse,
-            Self::TimedOut { .. } => DialFailure::BackendDialTimeout,
-            Self::Lost { .. } => DialFailure::BackendClose,
-            Self::BadTarget { .. } | Self::Limit { .. } => DialFailure::Limit,
-        }
-    }
-}
-
-/// Upstream's table (`mapDialErrorToHTTPStatus`): time-outs, then exhausted descriptors, and all else is the gateway's.
-///
-/// The one place where text is looked at: an agent has no other way to say what happened.
-fn status_of_reason(reason: &str) -> StatusCode {
-    let reason = reason.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    if has(&["timeout", "deadline exceeded"]) {
-        StatusCode::GATEWAY_TIMEOUT
-    } else if has(&["too many open files"]) {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::BAD_GATEWAY
-    }
-}
+/// After so long without an answer to a dial, or anything else from its agent, the agent is asked for a sign of life; after as long
+/// again without any, it is a suspect.
+pub const SILENCE: Duration = Duration::from_secs(1);
 
 /// What the frontends share.
 #[derive(Debug)]
@@ -163,8 +49,10 @@ pub struct Core {
     pub ledger: Rc<Ledger>,
     /// Cancelled when no new dials are wanted.
     pub stop: CancellationToken,
-    /// How long a dial may take.
+    /// How long a dial may take, all tries together.
     pub dial_timeout: Duration,
+    /// What may be dialled.
+    pub egress: Policy,
 }
 
 /// A connection, and what counts it.
@@ -193,137 +81,188 @@ impl Core {
     /// # Errors
     /// [`DialError`], within the dial timeout.
     pub async fn dial(&self, protocol: &str, address: &str) -> Result<Dialled, DialError> {
-        let attempt = Attempt {
+        let counted = Counted {
             metrics: &self.metrics,
+            since: Instant::now(),
             is_over: Cell::new(false),
         };
-        let outcome = self.try_dial(protocol, address).await;
-        attempt.is_over.set(true);
+        let outcome = self.try_dial(protocol, address, counted.since).await;
+        counted.is_over.set(true);
+        let counts_as = outcome.as_ref().map(|_| ()).map_err(DialError::metric);
+        self.metrics.dial_ended(counts_as, counted.since.elapsed());
         if let Err(error) = &outcome {
-            self.metrics.dial_failed(error.metric());
             tracing::debug!(target = address, "dial failed: {error}");
         }
         outcome
     }
 
-    async fn try_dial(&self, protocol: &str, address: &str) -> Result<Dialled, DialError> {
+    async fn try_dial(
+        &self,
+        protocol: &str,
+        address: &str,
+        since: Instant,
+    ) -> Result<Dialled, DialError> {
         if self.stop.is_cancelled() {
             return Err(DialError::ShuttingDown);
         }
-        let backend = self.registry.choose().ok_or(DialError::NoAgent)?;
-        let agent = backend.agent.clone();
-        let since = Instant::now();
+        let request = Request {
+            protocol,
+            address,
+            to: Destination::read(address),
+            deadline: since.checked_add(self.dial_timeout).unwrap_or(since + FAR),
+        };
+        self.check_policy(&request)?;
         let _pending = Gauged::new(&self.metrics.pending_dials);
-        let connection =
-            match timeout(self.dial_timeout, backend.tunnel.dial(protocol, address)).await {
-                Ok(Ok(connection)) => connection,
-                Ok(Err(cause)) => return Err(DialError::new(agent, cause)),
-                Err(_) => {
-                    return Err(DialError::TimedOut {
-                        agent,
-                        target: address.to_owned(),
-                        after: self.dial_timeout,
-                    });
-                }
+        let mut tried = Vec::new();
+        let mut failure = DialError::NoAgent;
+        let mut retry = None;
+        while tried.len() < MAX_TRIES {
+            let Some(backend) = self.registry.choose(&request.to, &tried) else {
+                break;
             };
-        self.metrics
-            .dial_duration
-            .observe(since.elapsed().as_secs_f64());
+            if let Some(retry) = retry {
+                self.metrics.dial_retried(retry);
+                tracing::debug!(target = address, agent = %backend.agent, "trying another agent: {failure}");
+            }
+            let agent = backend.agent.clone();
+            retry = match self.attempt(&backend, &request, &tried).await {
+                Answer::Connected(connection) => return Ok(self.dialled(connection, agent)),
+                Answer::Failed(cause) => {
+                    let retry = retry_after(&cause);
+                    failure = DialError::new(agent, cause);
+                    retry
+                }
+                Answer::Silent => {
+                    failure = self.timed_out(agent, &request);
+                    Some(DialRetry::NoSignOfLife)
+                }
+                Answer::TimedOut => return Err(self.timed_out(agent, &request)),
+            };
+            if retry.is_none() {
+                break;
+            }
+            tried.push(backend);
+        }
+        Err(failure)
+    }
+
+    fn check_policy(&self, request: &Request<'_>) -> Result<(), DialError> {
+        if self.egress.is_unrestricted() {
+            return Ok(());
+        }
+        // An agent may know a name for a port, which no rule knows.
+        let port = request.to.port;
+        let port = port.ok_or_else(|| DialError::NoPort(request.address.to_owned()))?;
+        let host = request.to.host.to_string();
+        Ok(self.egress.check_unresolved(&host, port)?)
+    }
+
+    /// Asks one agent. Dropping the future tells it that nobody waits any more.
+    async fn attempt(
+        &self,
+        backend: &Rc<Backend>,
+        request: &Request<'_>,
+        tried: &[Rc<Backend>],
+    ) -> Answer {
+        let mut dial = backend.tunnel.dial(request.protocol, request.address);
+        let mut heard = backend.signs();
+        let mut is_asked = false;
+        loop {
+            let check = request.deadline.min(Instant::now() + SILENCE);
+            match timeout_at(check, &mut dial).await {
+                Ok(Ok(connection)) => return Answer::Connected(connection),
+                Ok(Err(cause)) => return Answer::Failed(cause),
+                Err(_) if Instant::now() >= request.deadline => return Answer::TimedOut,
+                Err(_) => {}
+            }
+            let signs = backend.signs();
+            if signs != heard {
+                (heard, is_asked) = (signs, false);
+            } else if is_asked || backend.is_suspect() {
+                backend.suspect();
+                if self.has_other(backend, request, tried) {
+                    return Answer::Silent;
+                }
+            } else {
+                backend.ask_for_sign();
+                is_asked = true;
+            }
+        }
+    }
+
+    /// Whether a dial may leave `backend` for an agent that is not suspect itself.
+    fn has_other(
+        &self,
+        backend: &Rc<Backend>,
+        request: &Request<'_>,
+        tried: &[Rc<Backend>],
+    ) -> bool {
+        let mut without = tried.to_vec();
+        without.push(backend.clone());
+        let other = self.registry.choose_alive(&request.to, &without);
+        without.len() < MAX_TRIES && other.is_some()
+    }
+
+    fn dialled(&self, connection: Connection, agent: AgentId) -> Dialled {
         let guard = Established {
             _established: Gauged::new(&self.metrics.established),
             _duration: Timed::new(&self.metrics.connection_duration),
         };
-        Ok(Dialled {
+        Dialled {
             connection,
             agent,
             guard,
-        })
+        }
+    }
+
+    fn timed_out(&self, agent: AgentId, request: &Request<'_>) -> DialError {
+        DialError::TimedOut {
+            agent,
+            target: request.address.to_owned(),
+            after: self.dial_timeout,
+        }
+    }
+}
+
+/// What a frontend asked for.
+struct Request<'a> {
+    protocol: &'a str,
+    address: &'a str,
+    to: Destination,
+    deadline: Instant,
+}
+
+/// What came of asking one agent.
+enum Answer {
+    Connected(Connection),
+    Failed(mux::DialError),
+    /// It gave no sign of life, and there is another.
+    Silent,
+    /// The deadline of all tries has passed.
+    TimedOut,
+}
+
+/// Why another agent may be asked after this failure; `None` if the agent has answered, or would not be the only one to refuse.
+fn retry_after(cause: &mux::DialError) -> Option<DialRetry> {
+    match cause {
+        mux::DialError::TunnelLost => Some(DialRetry::TunnelLost),
+        mux::DialError::TooManyDials => Some(DialRetry::Limit),
+        _ => None,
     }
 }
 
 /// Counts a dial whose asker went away.
-struct Attempt<'a> {
+struct Counted<'a> {
     metrics: &'a Metrics,
+    since: Instant,
     is_over: Cell<bool>,
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if !self.is_over.get() {
-            self.metrics.dial_failed(DialFailure::FrontendClose);
+            let outcome = Err(DialFailure::FrontendClose);
+            self.metrics.dial_ended(outcome, self.since.elapsed());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(reason: &str) -> DialError {
-        DialError::Refused {
-            agent: AgentId::new("a"),
-            reason: reason.to_owned(),
-        }
-    }
-
-    #[test]
-    fn an_agents_words_become_upstreams_status() {
-        for (reason, status) in [
-            ("dial tcp 192.0.2.1:80: i/o timeout", 504),
-            ("context deadline exceeded", 504),
-            ("dial tcp 192.0.2.1:80: socket: too many open files", 503),
-            ("dial tcp 127.0.0.1:1: connect: connection refused", 502),
-            ("dial tcp: lookup nowhere.invalid: no such host", 502),
-            ("something new", 502),
-        ] {
-            assert_eq!(refused(reason).http_status().as_u16(), status, "{reason}");
-        }
-        // The agent's id is no part of its words.
-        let id = DialError::Refused {
-            agent: AgentId::new("timeout-1"),
-            reason: "connection refused".to_owned(),
-        };
-        assert_eq!(id.http_status().as_u16(), 502);
-    }
-
-    #[test]
-    fn every_failure_has_its_status() {
-        let agent = || AgentId::new("a");
-        assert_eq!(DialError::NoAgent.http_status().as_u16(), 503);
-        assert_eq!(
-            DialError::new(agent(), mux::DialError::TunnelLost)
-                .http_status()
-                .as_u16(),
-            502
-        );
-        assert_eq!(
-            DialError::new(agent(), mux::DialError::TooManyDials)
-                .http_status()
-                .as_u16(),
-            503
-        );
-        assert_eq!(
-            DialError::new(agent(), mux::DialError::AddressTooLong)
-                .http_status()
-                .as_u16(),
-            400
-        );
-        let timed_out = DialError::TimedOut {
-            agent: agent(),
-            target: "t:1".into(),
-            after: Duration::from_secs(15),
-        };
-        assert_eq!(timed_out.http_status().as_u16(), 504);
-        assert!(
-            timed_out
-                .to_string()
-                .starts_with("timed out waiting for backend dial")
-        );
-    }
-
-    #[test]
-    fn a_reason_phrase_is_one_short_printable_line() {
-        let reason = refused(&format!("a\r\nb\u{fc}{}", "x".repeat(500))).http_reason();
-        assert!(reason.starts_with("a??b?x") && reason.len() == MAX_REASON);
     }
 }

@@ -21,7 +21,7 @@ use tunnel::{grpc::Code, observe::Limit};
 
 pub use daemon::metrics::{Gauged, Timed};
 use labels::Outcome;
-pub use labels::{AgentState, DialFailure, Listener, Segment, TunnelKind};
+pub use labels::{AgentState, DialFailure, DialRetry, Listener, Segment, TunnelKind};
 pub use packets::{AgentObserver, PacketCounters};
 
 use crate::registry::strategy::Strategy;
@@ -62,8 +62,6 @@ pub struct Metrics {
     pub http_connections: IntGauge,
     /// Agents, by id; upstream's deprecated name. Whichever table changed last, as upstream.
     pub ready_backend_connections: IntGauge,
-    /// Agents of the strategy `default`, by id.
-    pub ready_backends: IntGauge,
     /// Dials that wait for an answer.
     pub pending_dials: IntGauge,
     /// Connections.
@@ -94,6 +92,7 @@ pub struct Metrics {
     dial_failures: IntCounterVec,
     dial_causes: IntCounterVec,
     dial_outcomes: HistogramVec,
+    dial_retries: IntCounterVec,
     packets: IntCounterVec,
     errors: IntCounterVec,
     limits: IntCounterVec,
@@ -161,7 +160,6 @@ impl Metrics {
                 "ready_backend_connections",
                 "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends",
             )?,
-            ready_backends: backends.with_label_values(&[Strategy::Default.name()]),
             pending_dials: make.gauge(
                 "pending_backend_dials",
                 "Current number of pending backend dial requests",
@@ -241,6 +239,12 @@ impl Metrics {
                 "cause",
                 &DialFailure::ALL.map(DialFailure::cause),
             )?,
+            dial_retries: make.counters(
+                "dial_retries_total",
+                "Dials that were sent to another agent before any answer, by cause.",
+                "cause",
+                &DialRetry::ALL.map(DialRetry::name),
+            )?,
             dial_outcomes: make.histograms(
                 "dial_outcome_seconds",
                 "Seconds from a dial's request to its end, by outcome (connected, failed, timed_out, abandoned).",
@@ -310,6 +314,17 @@ impl Metrics {
         self.dial_outcomes
             .with_label_values(&[outcome.name()])
             .observe(seconds);
+    }
+
+    /// A dial goes to another agent.
+    pub fn dial_retried(&self, cause: DialRetry) {
+        self.dial_retries.with_label_values(&[cause.name()]).inc();
+    }
+
+    /// What was last told of a strategy's table: its number of keys.
+    #[must_use]
+    pub fn backends(&self, strategy: Strategy) -> i64 {
+        self.backends.with_label_values(&[strategy.name()]).get()
     }
 
     /// The table of a strategy has that many keys now: agent ids, or identifiers for `destHost`.

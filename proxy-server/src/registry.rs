@@ -1,158 +1,167 @@
 //! All agents, and which one a dial goes to.
+//!
+//! Each strategy has a table of the backends that it may choose. A dial asks the tables in the order of
+//! `--proxy-strategies`; within a table the most willing backends come first ([`Rank`]), and of two random ones the less loaded.
+//! Suspects come last, behind all that any table has. Nothing here looks at every backend for a dial unless most of them
+//! are unwilling.
 
+mod agents;
+mod backend;
+pub mod host;
+pub mod identifiers;
+mod pool;
 pub mod strategy;
+mod table;
+#[cfg(test)]
+mod tests;
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::HashSet,
-    fmt,
-    rc::Rc,
-    sync::Arc,
-};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
-use tunnel::mux::Mux;
-
-use crate::metrics::Metrics;
-
-/// What an agent calls itself. A claim: never a key for anything but counting and choosing.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AgentId(Arc<str>);
-
-impl AgentId {
-    /// As the agent sent it.
-    #[must_use]
-    pub fn new(id: &str) -> Self {
-        Self(id.into())
-    }
-}
-
-impl fmt::Display for AgentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// One agent stream. Two streams of one agent are two backends: a backend is known by its tunnel.
-#[derive(Debug)]
-pub struct Backend {
-    /// What the agent calls itself.
-    pub agent: AgentId,
-    /// Its tunnel.
-    pub tunnel: Rc<Mux>,
-    is_draining: Cell<bool>,
-}
-
-impl Backend {
-    /// A backend that may be chosen.
-    #[must_use]
-    pub fn new(agent: AgentId, tunnel: Rc<Mux>) -> Rc<Self> {
-        Rc::new(Self {
-            agent,
-            tunnel,
-            is_draining: Cell::new(false),
-        })
-    }
-
-    /// The agent wants no new dials: it gets them only when there is nobody else.
-    pub fn drain(&self) {
-        self.is_draining.set(true);
-    }
-
-    /// How willing a backend is; lower is better.
-    fn rank(&self) -> (bool, bool) {
-        (self.is_draining.get(), self.tunnel.is_paced())
-    }
-
-    fn load(&self) -> usize {
-        self.tunnel.connections() + self.tunnel.pending_dials()
-    }
-}
+use crate::metrics::{AgentState, Metrics};
+use agents::Agents;
+pub use backend::{AgentId, Backend, Rank, Signs};
+use host::Destination;
+use strategy::Strategies;
+use table::Table;
 
 /// The backends of this server.
 #[derive(Debug)]
 pub struct Registry {
-    backends: RefCell<Vec<Rc<Backend>>>,
+    state: RefCell<State>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct State {
+    agents: Agents,
+    /// In the order in which they are asked.
+    tables: Vec<Table>,
+}
+
+impl State {
+    /// To be called when an agent's tunnels have changed.
+    fn settle(&mut self, agent: &AgentId) {
+        for backend in self.agents.settle(agent) {
+            for table in &mut self.tables {
+                table.sort_in(&backend);
+            }
+        }
+    }
 }
 
 impl Registry {
     /// No backends yet.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>) -> Rc<Self> {
+    pub fn new(metrics: Arc<Metrics>, strategies: &Strategies) -> Rc<Self> {
         Rc::new(Self {
-            backends: RefCell::default(),
+            state: RefCell::new(State {
+                agents: Agents::default(),
+                tables: strategies.iter().map(Table::new).collect(),
+            }),
             metrics,
         })
     }
 
-    /// Adds a backend, until the guard is dropped.
+    /// Adds a backend, until the guard is dropped. At once it is preferred to other tunnels of its agent.
     pub fn add(self: &Rc<Self>, backend: Rc<Backend>) -> Registered {
-        self.backends.borrow_mut().push(backend.clone());
-        self.update_metrics();
+        let mut state = self.state.borrow_mut();
+        state.agents.add(&backend);
+        for table in &mut state.tables {
+            if table.add(&backend) {
+                self.tell(table);
+            }
+        }
+        state.settle(&backend.agent);
+        drop(state);
         Registered {
             registry: self.clone(),
             backend,
         }
     }
 
-    /// The backend for a dial: of two random ones that are most willing (not draining, not paced), the less loaded.
+    /// The backend for a dial to `to`; none that is in `tried`.
     #[must_use]
-    pub fn choose(&self) -> Option<Rc<Backend>> {
-        let backends = self.backends.borrow();
-        let best = backends.iter().map(|backend| backend.rank()).min()?;
-        let eligible: Vec<_> = backends
-            .iter()
-            .filter(|backend| backend.rank() == best)
-            .collect();
-        let one = eligible.get(fastrand::usize(..eligible.len()))?;
-        let other = eligible.get(fastrand::usize(..eligible.len()))?;
-        Some(Rc::clone(if other.load() < one.load() {
-            other
-        } else {
-            one
-        }))
+    pub fn choose(&self, to: &Destination, tried: &[Rc<Backend>]) -> Option<Rc<Backend>> {
+        self.choose_alive(to, tried)
+            .or_else(|| self.ask(to, tried, Rank::Suspect))
+    }
+
+    /// As [`Self::choose`], without suspects.
+    #[must_use]
+    pub fn choose_alive(&self, to: &Destination, tried: &[Rc<Backend>]) -> Option<Rc<Backend>> {
+        self.ask(to, tried, Rank::Leaving)
+    }
+
+    fn ask(&self, to: &Destination, tried: &[Rc<Backend>], worst: Rank) -> Option<Rc<Backend>> {
+        let state = self.state.borrow();
+        let mut tables = state.tables.iter();
+        tables.find_map(|table| table.choose(to, tried, worst))
     }
 
     /// Number of backends.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.backends.borrow().len()
+        self.state.borrow().agents.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.backends.borrow().is_empty()
+        self.len() == 0
     }
 
     /// Dials that wait for an answer, over all backends.
     #[must_use]
     pub fn pending_dials(&self) -> usize {
-        self.backends
-            .borrow()
-            .iter()
-            .map(|backend| backend.tunnel.pending_dials())
-            .sum()
+        let state = self.state.borrow();
+        let backends = state.agents.iter();
+        backends.map(|backend| backend.tunnel.pending_dials()).sum()
+    }
+
+    /// Tells every agent that there will be no more dials from here.
+    pub fn send_drain(&self) {
+        for backend in self.state.borrow().agents.iter() {
+            backend.tunnel.send_drain();
+        }
+    }
+
+    /// Brings the gauge of tunnels by state up to date. A suspect clears itself by a sign of life, so it is asked from time to time.
+    pub fn update_gauges(&self) {
+        let state = self.state.borrow();
+        for agent_state in AgentState::ALL {
+            let backends = state.agents.iter();
+            let tunnels = backends.filter(|backend| backend.state() == agent_state);
+            self.metrics.set_agents(agent_state, tunnels.count());
+        }
+    }
+
+    fn drain(&self, backend: &Rc<Backend>) {
+        if backend.is_draining.replace(true) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        for table in &mut state.tables {
+            table.sort_in(backend);
+        }
+        state.settle(&backend.agent);
     }
 
     fn remove(&self, backend: &Rc<Backend>) {
-        self.backends
-            .borrow_mut()
-            .retain(|other| !Rc::ptr_eq(other, backend));
-        self.update_metrics();
+        let mut state = self.state.borrow_mut();
+        if !state.agents.remove(backend) {
+            return;
+        }
+        for table in &mut state.tables {
+            if table.remove(backend) {
+                self.tell(table);
+            }
+        }
+        state.settle(&backend.agent);
     }
 
-    fn update_metrics(&self) {
-        let agents = self
-            .backends
-            .borrow()
-            .iter()
-            .map(|backend| backend.agent.clone())
-            .collect::<HashSet<_>>()
-            .len();
-        let agents = i64::try_from(agents).unwrap_or(i64::MAX);
-        self.metrics.ready_backends.set(agents);
-        self.metrics.ready_backend_connections.set(agents);
+    /// What upstream tells at each change of a table.
+    fn tell(&self, table: &Table) {
+        self.metrics.set_backends(table.strategy, table.len());
     }
 }
 
@@ -163,74 +172,21 @@ pub struct Registered {
     backend: Rc<Backend>,
 }
 
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.registry.remove(&self.backend);
+impl Registered {
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &Rc<Backend> {
+        &self.backend
+    }
+
+    /// The agent wants no new dials: it gets them only when there is nobody else.
+    pub fn drain(&self) {
+        self.registry.drain(&self.backend);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use tunnel::{conn::Role, ledger::Ledger, observe::Unobserved};
-
-    use super::*;
-
-    fn backend(agent: &str) -> Rc<Backend> {
-        let ledger = Rc::new(Ledger::new(tunnel::ledger::DEFAULT_BUDGET));
-        Backend::new(
-            AgentId::new(agent),
-            Mux::new(Role::Server, ledger, Rc::new(Unobserved)),
-        )
-    }
-
-    fn registry() -> Rc<Registry> {
-        Registry::new(Metrics::new(certs::Current::fixed(Arc::default())).unwrap())
-    }
-
-    #[test]
-    fn a_draining_backend_is_chosen_only_when_there_is_no_other() {
-        let registry = registry();
-        assert!(registry.choose().is_none());
-        let (draining, fresh) = (backend("a"), backend("b"));
-        let _draining = registry.add(draining.clone());
-        draining.drain();
-        assert!(Rc::ptr_eq(&registry.choose().unwrap(), &draining));
-        let _fresh = registry.add(fresh.clone());
-        for _ in 0..100 {
-            assert!(Rc::ptr_eq(&registry.choose().unwrap(), &fresh));
-        }
-    }
-
-    #[test]
-    fn two_streams_of_one_agent_are_counted_once_and_removed_apart() {
-        let registry = registry();
-        let (one, two) = (backend("a"), backend("a"));
-        let first = registry.add(one);
-        let _second = registry.add(two.clone());
-        assert_eq!(
-            (registry.len(), registry.metrics.ready_backends.get()),
-            (2, 1)
-        );
-        drop(first);
-        assert_eq!(
-            (registry.len(), registry.metrics.ready_backends.get()),
-            (1, 1)
-        );
-        assert!(Rc::ptr_eq(&registry.choose().unwrap(), &two));
-    }
-
-    #[test]
-    fn the_less_loaded_of_two_gets_clearly_more_dials() {
-        let registry = registry();
-        let (busy, idle) = (backend("busy"), backend("idle"));
-        let dials: Vec<_> = (0..50)
-            .map(|_| busy.tunnel.dial("tcp", "target:1"))
-            .collect();
-        let _guards = (registry.add(busy), registry.add(idle.clone()));
-        let to_idle = (0..400)
-            .filter(|_| Rc::ptr_eq(&registry.choose().unwrap(), &idle))
-            .count();
-        assert!(to_idle > 250, "{to_idle} of 400");
-        assert_eq!(registry.pending_dials(), dials.len());
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.registry.remove(&self.backend);
     }
 }

@@ -1,28 +1,33 @@
 //! Binds everything, runs, ends.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+mod shutdown;
+
+use std::{
+    rc::Rc,
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use certs::{Current, Watcher, reload};
 use daemon::{admin::AdminServer, listen::listen, signals::Terminations, uds::UdsListener};
 use tokio::{
     net::{TcpListener, UnixListener},
-    time::interval,
+    time::{interval, sleep},
 };
-use tunnel::{
-    drain::{Drained, Tasks},
-    ledger::Ledger,
-};
+use tokio_util::sync::CancellationToken;
+use tunnel::{drain::Tasks, ledger::Ledger};
 
 use crate::{
-    admin::Admin,
-    backend::Agents,
+    admin::{Admin, Readiness},
+    backend::{Agents, Identity},
     config::{Address, Config, FrontendConfig},
     dial::Core,
     frontend::{self, FrontendListener},
     metrics::{Metrics, Segment},
     registry::Registry,
 };
+use shutdown::Shutdown;
 
 /// How often the gauge of buffered bytes is brought up to date.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,10 +42,13 @@ pub struct Bound {
     watcher: Watcher,
     frontend: FrontendListener,
     frontend_keepalive: Duration,
+    shutdown_delay: Duration,
     graceful_shutdown: Duration,
     admin: Admin,
+    leaving: CancellationToken,
     accepting: Tasks,
-    connections: Tasks,
+    clients: Tasks,
+    tunnels: Tasks,
 }
 
 /// How a server ended.
@@ -59,22 +67,24 @@ pub enum Exit {
 pub fn bind(config: Config) -> anyhow::Result<Bound> {
     let metrics = Metrics::new(config.watcher.status()).context("register metrics")?;
     let accepting = Tasks::default();
-    let connections = Tasks::default();
+    let (clients, tunnels) = (Tasks::default(), Tasks::default());
     let core = Rc::new(Core {
-        registry: Registry::new(metrics.clone()),
+        registry: Registry::new(metrics.clone(), &config.strategies),
         from_client: metrics.packets(Segment::FromClient),
         to_client: metrics.packets(Segment::ToClient),
         metrics: metrics.clone(),
         ledger: Rc::new(Ledger::new(config.memory_budget)),
         stop: accepting.stop().clone(),
         dial_timeout: config.dial_timeout,
+        egress: config.egress,
     });
     let agents = Agents::new(
         core.clone(),
-        connections.clone(),
+        tunnels.clone(),
         &config.server_id,
-        config.server_count,
+        Arc::new(AtomicU32::new(config.server_count)),
         config.keepalive,
+        Identity::default(),
     )?;
     let frontend = bind_frontend(config.frontend)?;
     let agent_listener = tcp(&config.agents)?;
@@ -83,6 +93,7 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
     tracing::info!(
         server_id = config.server_id,
         server_count = config.server_count,
+        strategies = %config.strategies,
         dial_timeout = ?config.dial_timeout,
         keepalive = ?config.keepalive,
         memory_budget = config.memory_budget,
@@ -92,8 +103,15 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         admin = %admin.local_addr(),
         "listening"
     );
-    let admin = Admin::start(health, admin, &metrics, &core.stop)
-        .context("start the health and admin listeners")?;
+    let leaving = CancellationToken::new();
+    let readiness = Readiness {
+        wanted: config.ready_strategies,
+        strategies: config.strategies,
+        metrics: metrics.clone(),
+        leaving: leaving.clone(),
+    };
+    let admin =
+        Admin::start(health, admin, readiness).context("start the health and admin listeners")?;
     Ok(Bound {
         core,
         agents,
@@ -102,10 +120,13 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         watcher: config.watcher,
         frontend,
         frontend_keepalive: config.frontend_keepalive,
+        shutdown_delay: config.shutdown_delay,
         graceful_shutdown: config.graceful_shutdown,
         admin,
+        leaving,
         accepting,
-        connections,
+        clients,
+        tunnels,
     })
 }
 
@@ -146,58 +167,52 @@ impl Bound {
         let frontend = frontend::serve(
             self.frontend,
             self.core.clone(),
-            self.connections.clone(),
+            self.clients.clone(),
             self.frontend_keepalive,
         );
         self.accepting.spawn(frontend);
         self.accepting.spawn(update_gauges(self.core.clone()));
-        // Only as long as there are new handshakes.
-        let reloading = Box::pin(self.watcher.run(reload::DEFAULT_INTERVAL));
+        // As long as there are new handshakes.
+        let mut reloading = Box::pin(self.watcher.run(reload::DEFAULT_INTERVAL));
         let signal = tokio::select! {
             biased;
             (signal, _) = signals.recv() => signal,
-            error = reloading => {
-                self.admin.finish();
+            error = &mut reloading => {
+                self.admin.finish(shutdown::ADMIN_LIMIT).await;
                 return Err(error).context("reload certificates");
             }
         };
-        tracing::info!(?signal, grace = ?self.graceful_shutdown, "shutting down");
+        tracing::info!(
+            ?signal,
+            delay = ?self.shutdown_delay,
+            grace = ?self.graceful_shutdown,
+            "shutting down"
+        );
+        let shutdown = Shutdown {
+            core: self.core,
+            accepting: self.accepting,
+            clients: self.clients,
+            tunnels: self.tunnels,
+        };
+        let leave = async {
+            self.leaving.cancel();
+            tokio::select! {
+                biased;
+                () = sleep(self.shutdown_delay) => {}
+                error = &mut reloading => tracing::error!(%error, "certificates are no longer reloaded"),
+            }
+            shutdown.run(self.graceful_shutdown).await;
+        };
         let exit = tokio::select! {
             biased;
-            () = shut_down(&self.core, &self.accepting, &self.connections, self.graceful_shutdown) => Exit::Done,
+            () = leave => Exit::Done,
             (signal, _) = signals.recv() => {
                 tracing::warn!(?signal, "second signal: leaving at once");
-                Exit::Impatient
+                return Ok(Exit::Impatient);
             }
         };
-        self.admin.finish();
+        self.admin.finish(shutdown::ADMIN_LIMIT).await;
         Ok(exit)
-    }
-}
-
-/// Stops accepting, waits for connections within the grace, then cuts. Agents are not told by GOAWAY: an upstream agent
-/// would cut its connections at once (trap T8).
-async fn shut_down(core: &Core, accepting: &Tasks, connections: &Tasks, grace: Duration) {
-    // Ends the accept loops and with them the listeners, and refuses new dials on connections that are open.
-    accepting.finish(Duration::from_secs(1)).await;
-    if !grace.is_zero() {
-        let drained = tokio::time::timeout(grace, until_idle(core)).await;
-        if drained.is_err() {
-            tracing::warn!(
-                left = core.metrics.established.get(),
-                "grace period is over, connections are cut"
-            );
-        }
-    }
-    if let Drained::Cut { left } = connections.finish(Duration::ZERO).await {
-        tracing::info!(tasks = left, "cut");
-    }
-}
-
-async fn until_idle(core: &Core) {
-    let mut tick = interval(Duration::from_millis(20));
-    while core.metrics.established.get() > 0 || core.registry.pending_dials() > 0 {
-        tick.tick().await;
     }
 }
 
@@ -207,6 +222,7 @@ async fn update_gauges(core: Rc<Core>) {
         tokio::select! {
             () = core.stop.cancelled() => return,
             _ = tick.tick() => {
+                core.registry.update_gauges();
                 core.metrics.buffered_bytes.set(i64::try_from(core.ledger.used()).unwrap_or(i64::MAX));
             }
         }

@@ -31,7 +31,7 @@ impl Segment {
     }
 }
 
-/// Why a dial failed. Each counts once under upstream's [`reason`](Self::reason) and once under our [`cause`](Self::cause),
+/// Why a dial failed. Each counts once under upstream's `reason` and once under our `cause`,
 /// which tells apart what upstream's does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialFailure {
@@ -141,6 +141,29 @@ impl Outcome {
             Self::Failed => "failed",
             Self::TimedOut => "timed_out",
             Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Why a dial was sent to another agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialRetry {
+    /// The tunnel went away before the answer.
+    TunnelLost,
+    /// The agent gave no sign of life.
+    NoSignOfLife,
+    /// Too many dials were pending on the tunnel.
+    Limit,
+}
+
+impl DialRetry {
+    pub(super) const ALL: [Self; 3] = [Self::TunnelLost, Self::NoSignOfLife, Self::Limit];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::TunnelLost => "tunnel_lost",
+            Self::NoSignOfLife => "no_sign_of_life",
+            Self::Limit => "limit",
         }
     }
 }

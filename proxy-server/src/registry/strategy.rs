@@ -44,6 +44,12 @@ impl Strategies {
         self.0.iter().copied()
     }
 
+    /// Whether `strategy` is one of them.
+    #[must_use]
+    pub fn contains(&self, strategy: Strategy) -> bool {
+        self.0.contains(&strategy)
+    }
+
     /// The strategy that readiness looks at.
     #[must_use]
     pub fn first(&self) -> Strategy {

@@ -1,0 +1,67 @@
+//! What an agent must show besides its certificate's chain.
+
+use http::HeaderMap;
+use tunnel::grpc::{Code, Status};
+
+use super::PeerIdentity;
+use crate::{
+    binding::{Binding, Claims, PeerNames, ReviewedNames},
+    registry::{
+        AgentId,
+        identifiers::{Identifiers, Kind},
+    },
+};
+
+/// The checks of this server. By default TLS verifies the chain and claims are believed, as upstream does.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// What must show an agent's claims.
+    pub binding: Binding,
+}
+
+impl Identity {
+    /// First the token, then whether certificate or token show what the agent claims to be.
+    ///
+    /// # Errors
+    /// What the agent is to be told; it reaches its log.
+    #[expect(
+        clippy::unused_async,
+        reason = "a review of the token in `headers` asks the Kubernetes API"
+    )]
+    pub(super) async fn check(
+        &self,
+        peer: &PeerIdentity,
+        _headers: &HeaderMap,
+        agent: &AgentId,
+        identifiers: &Identifiers,
+    ) -> Result<(), Status> {
+        let reviewed = ReviewedNames::default();
+        self.check_binding(peer, &reviewed, agent, identifiers)
+    }
+
+    fn check_binding(
+        &self,
+        peer: &PeerIdentity,
+        reviewed: &ReviewedNames,
+        agent: &AgentId,
+        identifiers: &Identifiers,
+    ) -> Result<(), Status> {
+        if self.binding == Binding::None {
+            return Ok(());
+        }
+        let denied = |error: &dyn std::error::Error| Status::new(Code::Unknown, error.to_string());
+        let names = PeerNames::from_certificates(Some(&peer.certificates))
+            .map_err(|error| denied(&error))?;
+        let targets = identifiers
+            .claims()
+            .filter(|claim| claim.kind != Kind::Cidr);
+        let claims = Claims {
+            agent_id: agent.as_str(),
+            targets: targets.map(|claim| claim.value.as_str()).collect(),
+            default_route: identifiers.is_default_route(),
+        };
+        self.binding
+            .check(&names, reviewed, &claims)
+            .map_err(|error| denied(&error))
+    }
+}

@@ -1,0 +1,231 @@
+//! Why a dial gave no connection, and what each frontend says then.
+
+use std::time::Duration;
+
+use egress_policy::EgressRefused;
+use http::StatusCode;
+use tunnel::mux;
+
+use crate::{metrics::DialFailure, registry::AgentId};
+
+/// Longest reason phrase of a refused CONNECT, in bytes; it is what the user of kubectl gets to see.
+const MAX_REASON: usize = 200;
+
+/// Why a dial gave no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// No agent is there. Upstream's words.
+    #[error("No agent available")]
+    NoAgent,
+    /// This server is shutting down.
+    #[error("proxy server is shutting down")]
+    ShuttingDown,
+    /// The agent answered that it could not connect; its own words first.
+    #[error("{reason} (agent {agent})")]
+    Refused {
+        /// Which agent.
+        agent: AgentId,
+        /// In the style of Go's dialler.
+        reason: String,
+    },
+    /// The agent did not answer. Upstream's words first.
+    #[error(
+        "timed out waiting for backend dial: agent {agent} gave no answer for {target} within {after:?}"
+    )]
+    TimedOut {
+        /// Which agent.
+        agent: AgentId,
+        /// What was to be dialled.
+        target: String,
+        /// How long it had.
+        after: Duration,
+    },
+    /// The tunnel was lost or the agent gave up.
+    #[error("{cause} (agent {agent})")]
+    Lost {
+        /// Which agent.
+        agent: AgentId,
+        /// What happened to the dial.
+        #[source]
+        cause: mux::DialError,
+    },
+    /// What was asked for is no address.
+    #[error("{cause}")]
+    BadTarget {
+        /// What is wrong with it.
+        #[source]
+        cause: mux::DialError,
+    },
+    /// The egress policy of this server.
+    #[error("refused by egress policy of the proxy server: {0}")]
+    Denied(#[from] EgressRefused),
+    /// There is an egress policy, and what was asked for has no port that it could look at.
+    #[error("refused by egress policy of the proxy server: {0} has no port number")]
+    NoPort(String),
+    /// A bound was hit.
+    #[error("{cause} (agent {agent})")]
+    Limit {
+        /// Which agent.
+        agent: AgentId,
+        /// Which bound.
+        #[source]
+        cause: mux::DialError,
+    },
+}
+
+impl DialError {
+    pub(super) fn new(agent: AgentId, cause: mux::DialError) -> Self {
+        match cause {
+            mux::DialError::Refused(reason) => Self::Refused { agent, reason },
+            mux::DialError::AddressTooLong => Self::BadTarget { cause },
+            mux::DialError::TooManyDials | mux::DialError::TooManyConnections => {
+                Self::Limit { agent, cause }
+            }
+            cause => Self::Lost { agent, cause },
+        }
+    }
+
+    /// The status of the CONNECT that asked.
+    #[must_use]
+    pub fn http_status(&self) -> StatusCode {
+        match self {
+            Self::NoAgent | Self::ShuttingDown | Self::Limit { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::TimedOut { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::BadTarget { .. } => StatusCode::BAD_REQUEST,
+            Self::Denied(_) | Self::NoPort(_) => StatusCode::FORBIDDEN,
+            Self::Lost { .. } => StatusCode::BAD_GATEWAY,
+            Self::Refused { reason, .. } => status_of_reason(reason),
+        }
+    }
+
+    /// The body of the CONNECT's answer, with upstream's lead-ins.
+    #[must_use]
+    pub fn http_body(&self) -> String {
+        match self {
+            Self::NoAgent => format!("currently no tunnels available: {self}"),
+            Self::TimedOut { .. } => format!("Backend dial timeout: {self}"),
+            Self::Lost { .. } => format!("Backend context error: {self}"),
+            _ => self.to_string(),
+        }
+    }
+
+    /// The reason phrase of the CONNECT's answer: one printable line.
+    #[must_use]
+    pub fn http_reason(&self) -> String {
+        let text = self.to_string();
+        let printable = text
+            .chars()
+            .map(|c| if (' '..='~').contains(&c) { c } else { '?' });
+        printable.take(MAX_REASON).collect()
+    }
+
+    /// What it counts as.
+    #[must_use]
+    pub fn metric(&self) -> DialFailure {
+        match self {
+            Self::NoAgent => DialFailure::NoAgent,
+            Self::ShuttingDown => DialFailure::ShuttingDown,
+            Self::Refused { .. } => DialFailure::ErrorResponse,
+            Self::TimedOut { .. } => DialFailure::BackendDialTimeout,
+            Self::Lost {
+                cause: mux::DialError::Abandoned,
+                ..
+            } => DialFailure::GivenUp,
+            Self::Lost { .. } => DialFailure::BackendClose,
+            Self::BadTarget { .. } => DialFailure::BadTarget,
+            Self::Denied(_) | Self::NoPort(_) => DialFailure::Policy,
+            Self::Limit { .. } => DialFailure::Limit,
+        }
+    }
+}
+
+/// Upstream's table (`mapDialErrorToHTTPStatus`): time-outs, then exhausted descriptors, and all else is the gateway's.
+///
+/// The one place where text is looked at: an agent has no other way to say what happened.
+fn status_of_reason(reason: &str) -> StatusCode {
+    let reason = reason.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if has(&["timeout", "deadline exceeded"]) {
+        StatusCode::GATEWAY_TIMEOUT
+    } else if has(&["too many open files"]) {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::BAD_GATEWAY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reason: &str) -> DialError {
+        DialError::Refused {
+            agent: AgentId::new("a"),
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_agents_words_become_upstreams_status() {
+        for (reason, status) in [
+            ("dial tcp 192.0.2.1:80: i/o timeout", 504),
+            ("context deadline exceeded", 504),
+            ("dial tcp 192.0.2.1:80: socket: too many open files", 503),
+            ("dial tcp 127.0.0.1:1: connect: connection refused", 502),
+            ("dial tcp: lookup nowhere.invalid: no such host", 502),
+            ("something new", 502),
+        ] {
+            assert_eq!(refused(reason).http_status().as_u16(), status, "{reason}");
+        }
+        // The agent's id is no part of its words.
+        let id = DialError::Refused {
+            agent: AgentId::new("timeout-1"),
+            reason: "connection refused".to_owned(),
+        };
+        assert_eq!(id.http_status().as_u16(), 502);
+    }
+
+    #[test]
+    fn every_failure_has_its_status() {
+        let agent = || AgentId::new("a");
+        assert_eq!(DialError::NoAgent.http_status().as_u16(), 503);
+        assert_eq!(
+            DialError::new(agent(), mux::DialError::TunnelLost)
+                .http_status()
+                .as_u16(),
+            502
+        );
+        assert_eq!(
+            DialError::new(agent(), mux::DialError::TooManyDials)
+                .http_status()
+                .as_u16(),
+            503
+        );
+        assert_eq!(
+            DialError::new(agent(), mux::DialError::AddressTooLong)
+                .http_status()
+                .as_u16(),
+            400
+        );
+        let timed_out = DialError::TimedOut {
+            agent: agent(),
+            target: "t:1".into(),
+            after: Duration::from_secs(15),
+        };
+        assert_eq!(timed_out.http_status().as_u16(), 504);
+        assert!(
+            timed_out
+                .to_string()
+                .starts_with("timed out waiting for backend dial")
+        );
+    }
+
+    #[test]
+    fn a_reason_phrase_is_one_short_printable_line() {
+        let reason = refused(&format!("a\r\nb\u{fc}{}", "x".repeat(500))).http_reason();
+        assert!(reason.starts_with("a??b?x") && reason.len() == MAX_REASON);
+    }
+}

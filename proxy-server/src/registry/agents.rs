@@ -1,0 +1,127 @@
+//! The tunnels of each agent: the newest is preferred, older ones go on until they end.
+
+use std::{collections::HashMap, rc::Rc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::backend::{AgentId, Backend};
+
+/// So often within [`CONTEST_TIME`] has an agent a new tunnel from another address while the old one lives, before the
+/// operator is told. An agent that moves or renews its certificates does it once or twice.
+const CONTEST_TIMES: u32 = 3;
+
+/// See [`CONTEST_TIMES`].
+const CONTEST_TIME: Duration = Duration::from_secs(600);
+
+/// All backends, by agent.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    tunnels: HashMap<AgentId, Tunnels>,
+    len: usize,
+}
+
+#[derive(Debug, Default)]
+struct Tunnels {
+    /// Oldest first; not empty.
+    backends: Vec<Rc<Backend>>,
+    contest: Option<Contest>,
+}
+
+#[derive(Debug)]
+struct Contest {
+    since: Instant,
+    times: u32,
+    is_told: bool,
+}
+
+impl Agents {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Rc<Backend>> {
+        self.tunnels.values().flat_map(|tunnels| &tunnels.backends)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_contested(&self, agent: &str) -> bool {
+        let tunnels = self.tunnels.get(&AgentId::new(agent));
+        tunnels.is_some_and(|tunnels| tunnels.contest.as_ref().is_some_and(|it| it.is_told))
+    }
+
+    /// Adds the newest tunnel of its agent.
+    pub(super) fn add(&mut self, backend: &Rc<Backend>) {
+        let tunnels = self.tunnels.entry(backend.agent.clone()).or_default();
+        tunnels.contest(backend);
+        tunnels.backends.push(backend.clone());
+        self.len += 1;
+    }
+
+    /// Takes this very tunnel out, whatever others its agent has. Whether it was there.
+    pub(super) fn remove(&mut self, backend: &Rc<Backend>) -> bool {
+        let Some(tunnels) = self.tunnels.get_mut(&backend.agent) else {
+            return false;
+        };
+        let backends = &mut tunnels.backends;
+        let Some(at) = backends.iter().position(|other| Rc::ptr_eq(other, backend)) else {
+            return false;
+        };
+        backends.remove(at);
+        if backends.is_empty() {
+            self.tunnels.remove(&backend.agent);
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// Lets the newest tunnel of an agent that does not drain supersede the older ones. Returns those for which that changed
+    /// whether they are preferred.
+    pub(super) fn settle(&self, agent: &AgentId) -> Vec<Rc<Backend>> {
+        let Some(tunnels) = self.tunnels.get(agent) else {
+            return Vec::new();
+        };
+        let mut has_newer = false;
+        let mut changed = Vec::new();
+        for backend in tunnels.backends.iter().rev() {
+            let was_preferred = backend.is_preferred();
+            backend.is_superseded.set(has_newer);
+            has_newer |= !backend.is_draining.get();
+            if backend.is_preferred() != was_preferred {
+                changed.push(backend.clone());
+            }
+        }
+        changed
+    }
+}
+
+impl Tunnels {
+    /// Tells the operator, once, when two that live at different addresses go by one id.
+    fn contest(&mut self, newcomer: &Backend) {
+        let rival = self.backends.iter().rev().find(|backend| {
+            !backend.is_draining.get() && backend.peer != newcomer.peer && backend.peer.is_some()
+        });
+        let Some((rival, newcomer_peer)) = rival.and_then(|rival| rival.peer).zip(newcomer.peer)
+        else {
+            return;
+        };
+        let now = Instant::now();
+        let fresh = || Contest {
+            since: now,
+            times: 0,
+            is_told: false,
+        };
+        let contest = self.contest.get_or_insert_with(fresh);
+        if now.duration_since(contest.since) > CONTEST_TIME {
+            (contest.since, contest.times) = (now, 0);
+        }
+        contest.times += 1;
+        if contest.times >= CONTEST_TIMES && !contest.is_told {
+            contest.is_told = true;
+            tracing::warn!(
+                agent = %newcomer.agent,
+                peers = ?[rival, newcomer_peer],
+                "tunnels from different addresses replace each other under one agent id: every agent needs its own --agent-id"
+            );
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pprof::{ProfilerGuard, ProfilerGuardBuilder, Report};
+use pprof::{Frames, ProfilerGuard, ProfilerGuardBuilder, Symbol};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -14,6 +14,9 @@ const FREQUENCY: i32 = 99;
 /// What a sample must not be taken within: unwinding a thread that holds a lock of its loader or allocator could wait for
 /// itself (the crate's own advice).
 const NOT_WITHIN: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+
+/// How deep the profiler's own frames are looked for.
+const MOST_OWN_FRAMES: usize = 8;
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
@@ -40,32 +43,44 @@ pub(super) async fn take(duration: Duration) -> Result<Vec<u8>, ProfileError> {
 }
 
 fn encode(sampling: ProfilerGuard<'static>) -> Result<Vec<u8>, ProfileError> {
-    let report = sampling.report().build()?;
+    let report = sampling.report().build_unresolved()?;
+    // No more signals while names are looked up.
     drop(sampling);
-    Ok(profile(&report).encode())
-}
-
-fn profile(report: &Report) -> Profile {
     let mut profile = Profile::new(
         report.timing.start_time,
         report.timing.duration,
         Duration::from_secs(1) / u32::try_from(FREQUENCY).unwrap_or(1),
     );
-    for (frames, &count) in &report.data {
-        let stack = frames.frames.iter().map(|inlined| {
-            let functions = inlined.iter().map(|symbol| Function {
-                name: symbol.name(),
-                system_name: symbol.sys_name().into_owned(),
-                file: symbol.filename().into_owned(),
-                line: symbol.lineno(),
-            });
-            functions.collect()
-        });
+    for (unresolved, count) in report.data {
+        let frames = Frames::from(unresolved);
         profile.add(Sample {
-            stack: stack.collect(),
-            thread: frames.thread_name.clone(),
+            stack: interrupted(&frames.frames)
+                .iter()
+                .map(|f| places(f))
+                .collect(),
+            thread: frames.thread_name,
             count: u64::try_from(count).unwrap_or(0),
         });
     }
-    profile
+    Ok(profile.encode())
+}
+
+/// What ran when the signal came: the stack without the profiler's own frames above it. The crate takes its handler's out, but
+/// not those of the unwinding within, unless they are inlined.
+fn interrupted(frames: &[Vec<Symbol>]) -> &[Vec<Symbol>] {
+    let is_own = |frame: &Vec<Symbol>| frame.iter().any(|place| place.name().contains("pprof::"));
+    let own = frames.iter().take(MOST_OWN_FRAMES).rposition(is_own);
+    frames
+        .get(own.map_or(0, |last| last + 1)..)
+        .unwrap_or_default()
+}
+
+fn places(inlined: &[Symbol]) -> Vec<Function> {
+    let functions = inlined.iter().map(|symbol| Function {
+        name: symbol.name(),
+        system_name: symbol.sys_name().into_owned(),
+        file: symbol.filename().into_owned(),
+        line: symbol.lineno(),
+    });
+    functions.collect()
 }

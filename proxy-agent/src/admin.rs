@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use certs::Timestamp;
 use daemon::admin::{Router, is_verbose, metrics_handler, moved_permanently, text};
+use daemon::profile;
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
@@ -76,11 +77,16 @@ pub(crate) fn health_router(
         .route("/metrics", metrics_handler(metrics.registry()))
 }
 
-/// Where the metrics are.
-pub(crate) fn admin_router(health_port: u16) -> Router {
-    Router::new().route("/metrics", move |head| {
+/// Where the metrics are; with `--enable-profiling`, profiles.
+pub(crate) fn admin_router(health_port: u16, profiling: bool) -> Router {
+    let router = Router::new().route("/metrics", move |head| {
         moved_permanently(&format!("//{}:{health_port}/metrics", requested_host(head)))
-    })
+    });
+    if profiling {
+        profile::add_routes(router)
+    } else {
+        router
+    }
 }
 
 /// `ok` also without a tunnel: a restart of the agent brings no server back.
@@ -270,7 +276,7 @@ mod tests {
             body.contains("\nkonnectivity_network_proxy_agent_open_server_connections 0\n"),
             "{body}"
         );
-        let admin = admin_router(8093);
+        let admin = admin_router(8093, false);
         for (host, location) in [
             ("node:8094", "//node:8093/metrics"),
             ("node", "//node:8093/metrics"),
@@ -282,9 +288,11 @@ mod tests {
                 (301, location.to_owned())
             );
         }
-        assert_eq!(
-            answer(&admin, "/healthz", "h").await,
-            (404, "404 page not found\n".to_owned())
-        );
+        for path in ["/healthz", "/debug/pprof/"] {
+            let nothing = (404, "404 page not found\n".to_owned());
+            assert_eq!(answer(&admin, path, "h").await, nothing);
+        }
+        let profiling = admin_router(8093, true);
+        assert_eq!(answer(&profiling, "/debug/pprof/", "h").await.0, 200);
     }
 }

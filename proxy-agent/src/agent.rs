@@ -142,7 +142,11 @@ impl Agent {
                 self.health,
                 health_router(&self.metrics, &heartbeat, &shown),
             ),
-            ("admin", self.admin, admin_router(health_port)),
+            (
+                "admin",
+                self.admin,
+                admin_router(health_port, self.config.profiling),
+            ),
         ];
         let mut threads = Vec::new();
         for (name, server, router) in servers {
@@ -159,6 +163,7 @@ impl Agent {
         let activity = Activity::new();
         let dialer = Dialer {
             resolver,
+            policy: Rc::new(self.config.egress.clone()),
             metrics: self.metrics.clone(),
             tasks: tasks.clone(),
             activity: activity.clone(),
@@ -269,5 +274,22 @@ mod tests {
             .await
             .unwrap()
             .unwrap();
+    }
+
+    /// wire-protocol.md W36, where upstream's agent stays until it is killed.
+    #[tokio::test]
+    async fn an_agent_that_is_idle_when_it_drains_leaves_by_itself() {
+        let folder = files();
+        let (_held, refused) = refusing();
+        let port = format!("--proxy-server-port={}", refused.port());
+        let flags = [port.as_str(), "--drain-idle=50ms"];
+        let mut config = Config::new(&full(&folder, &flags), "").unwrap();
+        config.health = ("127.0.0.1".to_owned(), 0);
+        config.admin = ("127.0.0.1".to_owned(), 0);
+        let agent = Agent::bind(config).unwrap();
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        drain.cancel();
+        let ended = timeout(Duration::from_secs(60), agent.run(drain, stop)).await;
+        ended.unwrap().unwrap();
     }
 }

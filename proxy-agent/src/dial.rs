@@ -12,6 +12,7 @@ mod resolve;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use egress_policy::Policy;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,17 +28,32 @@ pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 /// Addresses of one host that are tried; more only cost time that the limit does not have.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 
-/// Connects to `target` within `limit`. Cancel safe: dropping it gives every attempt up.
+/// Connects to `target` within `limit`, as far as `policy` allows it. Cancel safe: dropping it gives every attempt up.
 ///
 /// # Errors
-/// [`DialFailure`], in Go's words; of several addresses' failures the first's.
+/// [`DialFailure`], in Go's words; of several addresses' failures the first's, with the others' addresses.
 pub(crate) async fn dial(
     resolver: &Resolver,
+    policy: &Policy,
     target: &Target,
     limit: Duration,
 ) -> Result<(TcpStream, SocketAddr), DialFailure> {
     let deadline = Instant::now() + limit;
-    let addresses = resolve(resolver, target, deadline).await?;
+    let refused = |refusal| target.failure(Cause::Policy(refusal));
+    let clearance = policy
+        .check_host(target.host(), target.port())
+        .map_err(refused)?;
+    let mut addresses = resolve(resolver, target, deadline).await?;
+    let mut refusal = None;
+    addresses.retain(|address| {
+        let checked = policy.check_address(clearance, target.host(), *address);
+        checked
+            .map_err(|error| refusal.get_or_insert(error).clone())
+            .is_ok()
+    });
+    if let (true, Some(refusal)) = (addresses.is_empty(), refusal) {
+        return Err(refused(refusal));
+    }
     let connected = race::connect(&addresses, deadline).await;
     connected.map_err(|cause| target.failure(cause))
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress_policy::Policy;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -36,6 +37,8 @@ const MAX_LOGGED_ADDRESS: usize = 300;
 pub(crate) struct Dialer {
     /// Resolves targets' names.
     pub(crate) resolver: Resolver,
+    /// What may be dialled.
+    pub(crate) policy: Rc<Policy>,
     /// Counts.
     pub(crate) metrics: Arc<Metrics>,
     /// Where dials and connections run.
@@ -169,7 +172,7 @@ impl Dialer {
         target: Result<Target, DialFailure>,
     ) -> Result<(TcpStream, SocketAddr), DialFailure> {
         let started = Instant::now();
-        let connected = dial(&self.resolver, &target?, self.limit).await?;
+        let connected = dial(&self.resolver, &self.policy, &target?, self.limit).await?;
         self.metrics.dialled(started.elapsed());
         Ok(connected)
     }

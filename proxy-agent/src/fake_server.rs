@@ -12,7 +12,8 @@ use hashbrown::HashMap;
 use http::{Request, Response};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
-use tokio::io::{DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncWrite, duplex};
+use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -191,7 +192,16 @@ impl FakeServers {
         }
     }
 
-    async fn serve(self: Rc<Self>, pipe: DuplexStream, manner: Manner) {
+    /// Serves one connection as the next one to [`PEER`].
+    pub(crate) async fn accept(self: Rc<Self>, stream: TcpStream) {
+        let manner = self.next_manner(PEER);
+        self.serve(stream, manner).await;
+    }
+
+    async fn serve<T>(self: Rc<Self>, pipe: T, manner: Manner)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
         let tls = match manner {
             Manner::Hang => return hang(pipe).await,
             Manner::NoAlpn => &self.no_alpn,

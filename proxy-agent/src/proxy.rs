@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use certs::{Roots, TlsOptions};
+use egress_policy::Policy;
 use http::StatusCode;
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -155,7 +156,8 @@ impl Proxy {
     ) -> Result<(TcpStream, SocketAddr), ProxyError> {
         let target = Target::new(&self.url.host, self.url.port);
         let limit = deadline.saturating_duration_since(Instant::now());
-        let dialled = dial(resolver, &target, limit).await;
+        // The policy is about targets.
+        let dialled = dial(resolver, &Policy::default(), &target, limit).await;
         dialled.map_err(|source| ProxyError::Dial {
             proxy: self.to_string(),
             source,

@@ -1,3 +1,5 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tunnel::grpc::Code;
 
@@ -136,4 +138,52 @@ async fn a_server_under_another_name_is_refused() {
         text.starts_with("TLS handshake: ") && text.contains("certificate"),
         "{text}"
     );
+}
+
+/// field-tests.md R127: TLS to the server goes through the proxy untouched.
+#[tokio::test]
+async fn a_tunnel_goes_through_the_proxy_that_the_environment_names() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://user:secret@{}", listener.local_addr().unwrap());
+    let mut servers = FakeServers::new([Manner::server("a", 1)]);
+    let connector = &mut Rc::get_mut(&mut servers).unwrap().connector;
+    let variable = |name: &str| (name == "HTTPS_PROXY").then(|| url.clone());
+    connector.proxy = Proxy::from_environment(&connector.server, variable).unwrap();
+    let behind = servers.clone();
+    let local = LocalSet::new();
+    local.spawn_local(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_buf(&mut head).await.unwrap();
+        }
+        assert!(head.starts_with(b"CONNECT server.example:8091 HTTP/1.1\r\n"));
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        behind.accept(stream).await;
+    });
+    let connecting = async {
+        let connector = &servers.connector;
+        assert_eq!(connector.routes().await.unwrap(), [Via::Proxy]);
+        connector.connect(Via::Proxy).await
+    };
+    let tunnel = local.run_until(connecting).await.unwrap();
+    assert_eq!(tunnel.greeting().server_id, "a");
+}
+
+/// field-tests.md R131.
+#[tokio::test]
+async fn a_literal_address_is_one_route_in_every_form() {
+    let mut servers = FakeServers::new([]);
+    let connector = &mut Rc::get_mut(&mut servers).unwrap().connector;
+    for (host, address) in [
+        ("::1", "[::1]:8091"),
+        ("[::1]", "[::1]:8091"),
+        ("127.0.0.1", "127.0.0.1:8091"),
+        // The loopback link has number 1 on every Linux.
+        ("fe80::1%lo", "[fe80::1%1]:8091"),
+    ] {
+        connector.server = ServerAddress::new(host, 8091);
+        let routes = connector.routes().await.unwrap();
+        assert_eq!(routes, [Via::Address(address.parse().unwrap())], "{host}");
+    }
 }

@@ -51,6 +51,7 @@ impl World {
             metrics: metrics.clone(),
             tasks: tasks.clone(),
             activity: Activity::new(),
+            policy: Rc::default(),
             limit: DIAL_LIMIT,
         };
         let (publish, standing) = watch::channel(Standing::default());

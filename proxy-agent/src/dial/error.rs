@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use egress_policy::EgressRefused;
+
 use super::Network;
 use crate::metrics::DialFailureReason;
 
@@ -49,6 +51,13 @@ pub(crate) enum Cause {
     },
     /// No answer in time.
     TimedOut { address: SocketAddr },
+    /// Several addresses, none of which could be connected to.
+    Several {
+        first: Box<Self>,
+        others: Vec<SocketAddr>,
+    },
+    /// What this agent may not dial.
+    Policy(EgressRefused),
 }
 
 impl DialFailure {
@@ -63,13 +72,75 @@ impl DialFailure {
 
     /// As a label.
     pub(crate) fn reason(&self) -> DialFailureReason {
-        match &self.cause {
-            Cause::TimedOut { .. } | Cause::LookupTimedOut { .. } => DialFailureReason::Timeout,
-            // Go's `net.Error.Timeout` is true for ETIMEDOUT as well.
-            Cause::Connect { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
-                DialFailureReason::Timeout
+        self.cause.reason()
+    }
+}
+
+impl Cause {
+    fn reason(&self) -> DialFailureReason {
+        match self {
+            Self::TimedOut { .. } | Self::LookupTimedOut { .. } => DialFailureReason::Timeout,
+            Self::Connect { source, .. } => match source.kind() {
+                // Go's `net.Error.Timeout` is true for ETIMEDOUT as well.
+                io::ErrorKind::TimedOut => DialFailureReason::Timeout,
+                io::ErrorKind::ConnectionRefused => DialFailureReason::Refused,
+                io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::NetworkDown => DialFailureReason::Unreachable,
+                _ => DialFailureReason::Unknown,
+            },
+            Self::NoSuchHost { .. } => DialFailureReason::NoSuchHost,
+            Self::Lookup { .. } => DialFailureReason::Lookup,
+            Self::UnknownNetwork { .. }
+            | Self::Address { .. }
+            | Self::UnknownPort { .. }
+            | Self::NoSuitableAddress { .. } => DialFailureReason::BadAddress,
+            Self::Socket { .. } => DialFailureReason::NoSocket,
+            Self::Several { first, .. } => first.reason(),
+            Self::Policy(_) => DialFailureReason::Policy,
+        }
+    }
+
+    fn write(&self, network: Network, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownNetwork { network } => write!(f, "dial: unknown network {network}"),
+            Self::Address { address, reason } => {
+                write!(f, "dial {network}: address {address}: {reason}")
             }
-            _ => DialFailureReason::Unknown,
+            Self::UnknownPort { port } => {
+                write!(f, "dial {network}: lookup {network}/{port}: unknown port")
+            }
+            Self::NoSuchHost { host } => write!(f, "dial {network}: lookup {host}: no such host"),
+            Self::LookupTimedOut { host } => {
+                write!(f, "dial {network}: lookup {host}: i/o timeout")
+            }
+            Self::Lookup { host, source } => {
+                write!(f, "dial {network}: lookup {host}: {}", Errno(source))
+            }
+            Self::NoSuitableAddress { host } => {
+                write!(f, "dial {network}: address {host}: no suitable address")
+            }
+            Self::Socket { address, source } => {
+                write!(f, "dial {network} {address}: socket: {}", Errno(source))
+            }
+            Self::Connect { address, source } => {
+                write!(f, "dial {network} {address}: connect: {}", Errno(source))
+            }
+            Self::TimedOut { address } => write!(f, "dial {network} {address}: i/o timeout"),
+            Self::Several { first, others } => {
+                first.write(network, f)?;
+                f.write_str(" (tried as well:")?;
+                for other in others {
+                    write!(f, " {other}")?;
+                }
+                f.write_str(")")
+            }
+            Self::Policy(refused) => {
+                write!(
+                    f,
+                    "dial {network}: refused by egress policy of this agent: {refused}"
+                )
+            }
         }
     }
 }
@@ -78,33 +149,7 @@ impl std::error::Error for DialFailure {}
 
 impl fmt::Display for DialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let network = self.network;
-        match &self.cause {
-            Cause::UnknownNetwork { network } => write!(f, "dial: unknown network {network}"),
-            Cause::Address { address, reason } => {
-                write!(f, "dial {network}: address {address}: {reason}")
-            }
-            Cause::UnknownPort { port } => {
-                write!(f, "dial {network}: lookup {network}/{port}: unknown port")
-            }
-            Cause::NoSuchHost { host } => write!(f, "dial {network}: lookup {host}: no such host"),
-            Cause::LookupTimedOut { host } => {
-                write!(f, "dial {network}: lookup {host}: i/o timeout")
-            }
-            Cause::Lookup { host, source } => {
-                write!(f, "dial {network}: lookup {host}: {}", Errno(source))
-            }
-            Cause::NoSuitableAddress { host } => {
-                write!(f, "dial {network}: address {host}: no suitable address")
-            }
-            Cause::Socket { address, source } => {
-                write!(f, "dial {network} {address}: socket: {}", Errno(source))
-            }
-            Cause::Connect { address, source } => {
-                write!(f, "dial {network} {address}: connect: {}", Errno(source))
-            }
-            Cause::TimedOut { address } => write!(f, "dial {network} {address}: i/o timeout"),
-        }
+        self.cause.write(self.network, f)
     }
 }
 
@@ -188,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lack_of_answer_counts_as_a_timeout() {
+    fn causes_are_told_apart() {
         let address: SocketAddr = "10.0.0.1:80".parse().unwrap();
         let reason = |cause| {
             DialFailure {
@@ -206,13 +251,22 @@ mod tests {
             DialFailureReason::Timeout
         );
         assert_eq!(reason(connect(110)), DialFailureReason::Timeout);
-        assert_eq!(reason(connect(111)), DialFailureReason::Unknown);
+        assert_eq!(reason(connect(111)), DialFailureReason::Refused);
+        assert_eq!(reason(connect(113)), DialFailureReason::Unreachable);
+        assert_eq!(reason(connect(101)), DialFailureReason::Unreachable);
+        assert_eq!(reason(connect(22)), DialFailureReason::Unknown);
         assert_eq!(
             reason(Cause::NoSuchHost {
                 host: String::new()
             }),
-            DialFailureReason::Unknown
+            DialFailureReason::NoSuchHost
         );
+        let first = Box::new(connect(111));
+        let several = Cause::Several {
+            first,
+            others: vec![address],
+        };
+        assert_eq!(reason(several), DialFailureReason::Refused);
     }
 
     #[test]

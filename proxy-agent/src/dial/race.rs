@@ -48,7 +48,7 @@ pub(super) async fn connect(
     let mut race = Race {
         attempts: Vec::new(),
     };
-    let mut first_failure = None;
+    let mut failures = Vec::new();
     let mut next_start = Instant::now();
     loop {
         if next_start <= Instant::now()
@@ -63,7 +63,7 @@ pub(super) async fn connect(
             finished = race.next() => match finished {
                 Some(Ok(connected)) => return Ok(connected),
                 Some(Err(cause)) => {
-                    first_failure.get_or_insert(cause);
+                    failures.push(cause);
                     next_start = Instant::now();
                     if race.attempts.is_empty() && !has_more {
                         break;
@@ -76,12 +76,35 @@ pub(super) async fn connect(
             () = sleep_until(deadline) => break,
         }
     }
-    Err(first_failure.unwrap_or_else(|| {
-        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        Cause::TimedOut {
-            address: addresses.first().copied().unwrap_or(unspecified),
-        }
-    }))
+    Err(summary(failures, addresses, waiting.len()))
+}
+
+/// The first failure, or that nothing answered in time; and which other addresses were tried. `left` were not.
+fn summary(failures: Vec<Cause>, addresses: &[SocketAddr], left: usize) -> Cause {
+    let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+    let first = failures.into_iter().next().unwrap_or(Cause::TimedOut {
+        address: addresses.first().copied().unwrap_or(unspecified),
+    });
+    let told = match &first {
+        Cause::Connect { address, .. }
+        | Cause::Socket { address, .. }
+        | Cause::TimedOut { address } => *address,
+        _ => unspecified,
+    };
+    let tried = addresses.len().saturating_sub(left);
+    let others: Vec<_> = addresses
+        .iter()
+        .take(tried)
+        .copied()
+        .filter(|address| *address != told)
+        .collect();
+    if others.is_empty() {
+        return first;
+    }
+    Cause::Several {
+        first: Box::new(first),
+        others,
+    }
 }
 
 type Outcome = Result<(TcpStream, SocketAddr), Cause>;

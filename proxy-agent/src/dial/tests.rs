@@ -9,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 async fn error(network: &str, address: &str, limit: Duration) -> String {
     let outcome = match Target::parse(network, address) {
-        Ok(target) => dial(&Resolver::default(), &target, limit).await,
+        Ok(target) => dial(&Resolver::default(), &Policy::default(), &target, limit).await,
         Err(failure) => Err(failure),
     };
     outcome.unwrap_err().to_string()
@@ -50,7 +50,9 @@ async fn a_listening_target_is_reached_by_address_by_name_and_by_no_name() {
     let address = listener.local_addr().unwrap();
     for host in ["127.0.0.1", "localhost", ""] {
         let target = Target::parse("tcp", &format!("{host}:{}", address.port())).unwrap();
-        let (stream, reached) = dial(&Resolver::default(), &target, LIMIT).await.unwrap();
+        let (stream, reached) = dial(&Resolver::default(), &Policy::default(), &target, LIMIT)
+            .await
+            .unwrap();
         assert_eq!(
             (stream.peer_addr().unwrap(), reached),
             (address, address),
@@ -82,6 +84,55 @@ async fn a_target_that_does_not_answer_times_out() {
         format!("dial tcp {address}: i/o timeout")
     );
     assert!(started.elapsed() >= limit);
+}
+
+/// field-tests.md R92: a dead address does not keep the others from being tried, and a failure says what was.
+#[tokio::test]
+async fn of_several_addresses_all_are_tried_and_told() {
+    let (_held, refused) = refusing();
+    let (_full, silent) = black_hole();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let alive = listener.local_addr().unwrap();
+    let deadline = Instant::now() + LIMIT;
+    let (_, reached) = race::connect(&[refused, silent, alive], deadline)
+        .await
+        .unwrap();
+    assert_eq!(reached, alive);
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let cause = race::connect(&[refused, silent], deadline)
+        .await
+        .unwrap_err();
+    let network = Network::Tcp;
+    assert_eq!(
+        DialFailure { network, cause }.to_string(),
+        format!("dial tcp {refused}: connect: connection refused (tried as well: {silent})")
+    );
+}
+
+#[tokio::test]
+async fn what_the_policy_does_not_allow_is_not_dialled() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let outcome = |policy: Policy, host: &'static str| async move {
+        let target = Target::parse("tcp", &format!("{host}:{port}")).unwrap();
+        let dialled = dial(&Resolver::default(), &policy, &target, LIMIT).await;
+        dialled.map(drop).map_err(|failure| failure.to_string())
+    };
+    let allowing = |rule| Policy::parse(&[rule], &[]).unwrap();
+    assert_eq!(outcome(allowing("127.0.0.0/8"), "127.0.0.1").await, Ok(()));
+    assert_eq!(
+        outcome(allowing("10.0.0.0/8"), "127.0.0.1").await,
+        Err(format!(
+            "dial tcp: refused by egress policy of this agent: no rule allows 127.0.0.1:{port}"
+        ))
+    );
+    // By the address behind the name.
+    let denying = Policy::parse(&[], &["127.0.0.0/8", "::1/128"]).unwrap();
+    let refusal = outcome(denying, "localhost").await.unwrap_err();
+    assert!(
+        refusal.starts_with("dial tcp: refused by egress policy of this agent: rule "),
+        "{refusal}"
+    );
 }
 
 #[tokio::test]
@@ -122,7 +173,9 @@ async fn a_lookup_that_takes_too_long_times_out() {
         .await
         .unwrap();
     let target = Target::parse("tcp", "localhost:80").unwrap();
-    let failure = dial(&resolver, &target, LIMIT).await.unwrap_err();
+    let failure = dial(&resolver, &Policy::default(), &target, LIMIT)
+        .await
+        .unwrap_err();
     assert_eq!(
         failure.to_string(),
         "dial tcp: lookup localhost: i/o timeout"

@@ -48,6 +48,7 @@ impl World {
             metrics: metrics.clone(),
             tasks: tasks.clone(),
             activity: Activity::new(),
+            policy: Rc::default(),
             limit: DIAL_LIMIT,
         };
         let endpoints = Endpoints::new(dialer.clone(), tunnel.mux().clone());

@@ -96,3 +96,51 @@ fn debug_shows_no_credentials() {
     let shown = format!("{:?}", proxy("http://user:secret@squid:3128"));
     assert_eq!(shown, "Proxy(http://squid:3128)");
 }
+
+#[tokio::test]
+async fn an_https_proxy_is_asked_within_tls_and_must_prove_itself() {
+    for (name, is_trusted) in [("squid.example", true), ("other.example", false)] {
+        let authority = certs::Authority::generate("CA of the proxy").unwrap();
+        let identity = authority.issue_server(&[name]).unwrap().identity().unwrap();
+        let options = TlsOptions::default();
+        let theirs = certs::server_config(&identity, None, &[], &options).unwrap();
+        let roots = authority.roots().unwrap();
+        let ours = certs::client_config(&roots, None, &[], &options).unwrap();
+        let proxy = Proxy {
+            url: proxy("http://squid.example:3129").url,
+            tls: Some((ours, ServerName::try_from("squid.example").unwrap())),
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let accepted = tokio_rustls::TlsAcceptor::from(theirs).accept(stream).await;
+            let Ok(mut stream) = accepted else { return };
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            let answer = b"HTTP/1.1 200 OK\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let server = ServerAddress::new("server.example", 8091);
+        let ask = async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            match proxy.secure(stream, deadline).await? {
+                Secured::Tls(stream) => proxy.pass(stream, &server, deadline).await.map(drop),
+                Secured::Plain(_) => panic!("no TLS"),
+            }
+        };
+        let (outcome, ()) = tokio::join!(ask, serve);
+        match outcome {
+            Ok(()) => assert!(is_trusted),
+            Err(error) => assert!(
+                !is_trusted && matches!(error, ProxyError::Tls { .. }),
+                "{error}"
+            ),
+        }
+    }
+}

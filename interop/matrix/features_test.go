@@ -57,6 +57,9 @@ func TestFeatures(t *testing.T) {
 			rigs = append(rigs, func() { s.runFeature(t, p, one, dir) })
 		}
 	}
+	if len(rigs) == 0 {
+		t.Fatalf("no feature matches %q", *casesFlag)
+	}
 	atOnce(rigs)
 }
 

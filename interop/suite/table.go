@@ -81,11 +81,13 @@ func (t *table) summarise() (failed int, err error) {
 	for _, row := range t.against {
 		fmt.Fprintf(t.out, "\nFAILED with our agent: %s\n%s\n", row, t.tails[row])
 	}
-	fmt.Fprintf(t.out, "\n%d not run, as they reach for addresses beyond this machine (-outside runs them):\n", len(t.leftOut))
+	if len(t.leftOut) > 0 {
+		fmt.Fprintf(t.out, "\n%d not run, as they reach for addresses beyond this machine (-outside runs them):\n", len(t.leftOut))
+	}
 	for _, one := range t.leftOut {
 		fmt.Fprintf(t.out, "  %s\n", one)
 	}
-	fmt.Fprintf(t.out, "%d pass with both agents, %d with ours alone, %d with neither, %d with upstream's alone\n",
+	fmt.Fprintf(t.out, "\n%d pass with both agents, %d with ours alone, %d with neither, %d with upstream's alone\n",
 		t.both, t.oursOnly, t.neither, len(t.against))
 	fmt.Fprintf(t.out, "%d passed, %d failed\n", t.both+t.oursOnly, len(t.against))
 	return len(t.against), nil

@@ -212,10 +212,13 @@ async fn agents_that_flap_leave_tables_that_tell_the_truth() -> Result<()> {
             if number % 2 == 0 {
                 agent.process().kill()?;
             } else {
-                // The second signal ends it at once.
-                agent.process().terminate()?;
-                agent.process().terminate()?;
-                agent.process().exit(PATIENCE).await?;
+                // A second signal ends it at once; one that comes before the first was taken is the same one.
+                let process = agent.process();
+                eventually("it ends", PATIENCE, async || {
+                    process.terminate().ok();
+                    process.ended()?.context("still running")
+                })
+                .await?;
             }
         }
     }

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use e2e::{
     client::Frontend,
     exchange::{dial_and_echo, echo},
-    harness::PATIENCE,
+    harness::{PATIENCE, get},
+    kube_api::{Resource, ServiceAccount},
     targets::Target,
 };
 use tokio::{
@@ -55,6 +56,20 @@ pub(crate) async fn exec_and_logs(site: Site) -> Result<String> {
     agent.ready().await?;
     let client = site.client(&server, Frontend::GrpcUds)?;
 
+    // The server has asked about the agent's token, and takes nobody in whose token is not of the right account.
+    site.kube()
+        .asked("create", Resource::TokenReviews, 1)
+        .await?;
+    let stranger = site
+        .another()?
+        .token_of(&ServiceAccount::new("default", "stranger"));
+    let stranger = stranger.agent(Line::new(AGENT), server.agents()?).await?;
+    site.kube()
+        .asked("create", Resource::TokenReviews, 2)
+        .await?;
+    let ready = get(stranger.health(), "/readyz").await?;
+    ensure!(ready.status == 503, "the stranger is in: {ready:?}");
+
     // exec: both directions at will, for as long as the session is.
     let session = Target::echo().await?;
     let mut stream = client.dial(&session.name()).await?;
@@ -97,5 +112,5 @@ pub(crate) async fn exec_and_logs(site: Site) -> Result<String> {
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
     }
-    Ok("gRPC over the Unix socket, certificate with an address: an exec session, a followed log, 20 requests at once".into())
+    Ok("gRPC over the Unix socket, certificate with an address, tokens reviewed: an exec session, a followed log, 20 requests at once".into())
 }

@@ -97,6 +97,12 @@ impl Site {
         self
     }
 
+    /// Agents send a token of this account instead of their own.
+    pub(crate) fn token_of(mut self, account: &ServiceAccount) -> Self {
+        self.token = self.kube.token(account);
+        self
+    }
+
     pub(crate) fn kube(&self) -> &KubeApi {
         &self.kube
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use e2e::{client::Client, exchange::echo, harness::eventually};
+use e2e::{client::Client, exchange::echo, harness::eventually, say};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -171,7 +171,7 @@ async fn exchange(client: &Client, target: &str) -> Result<()> {
     stream.close().await.context("close")
 }
 
-/// What every event did, for whoever reads the tests' output.
+/// What every event did, for whoever reads the tests' output: it prints itself at its end.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<String>,
@@ -198,5 +198,11 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<45} dials failures  recovery   slowest", "event")?;
         f.write_str(&self.rows.join("\n"))
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        say!("{self}");
     }
 }

@@ -210,7 +210,6 @@ impl Run {
     /// Stops dialling, and compares what is counted with what is there.
     async fn end(mut self) -> Result<()> {
         let hung = self.dialler.stop().await?;
-        say!("{}", self.table);
         ensure!(hung.is_empty(), "beyond their deadline: {hung:#?}");
         let held = Held::dial(&self.fleet.clients()?, &self.target).await?;
         let (fleet, target) = (&mut self.fleet, &self.target);

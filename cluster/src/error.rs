@@ -89,12 +89,17 @@ impl ApiError {
         }
     }
 
-    /// `Status.reason`, or nothing.
+    /// Code and reason for a metric: those of the answer, or 0 and a word of ours where there was none that could be used.
     #[must_use]
-    pub fn reason(&self) -> &str {
+    pub fn labels(&self) -> (u16, &str) {
         match &self.cause {
-            Cause::Status(refusal) => &refusal.reason,
-            _ => "",
+            Cause::Status(refusal) => (refusal.code, &refusal.reason),
+            Cause::Limited { .. } => (0, "RateLimited"),
+            Cause::TimedOut { .. } => (0, "TimedOut"),
+            Cause::Transport(_) => (0, "Transport"),
+            Cause::Credentials(_) => (0, "Credentials"),
+            Cause::TooLarge { .. } => (0, "TooLarge"),
+            Cause::Malformed(_) => (0, "Malformed"),
         }
     }
 

@@ -8,16 +8,15 @@
 //! was only not heard of, as the API server is away or its watch is stuck, goes on to count.
 
 mod counter;
-mod metrics;
 
 use std::{sync::Arc, time::Duration};
 
 use cluster::{Leases, Selector, Timestamp};
 use tokio::sync::watch;
 
-pub use metrics::Metrics;
-
 use counter::Counter;
+
+use crate::metrics::Metrics;
 
 /// Which Leases count, from `--lease-namespace` and `--lease-label-selector`; with `--count-server-leases` only.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 //! the Lease is deleted then, so that none comes back (upstream's renewer can bring it back, W25).
 
 mod collect;
-mod metrics;
 mod renew;
 
 use std::{sync::Arc, time::Duration};
@@ -13,10 +12,10 @@ use cluster::{Labels, Leases, Timestamp};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub use metrics::Metrics;
-
 use collect::Collector;
 use renew::Renewer;
+
+use crate::metrics::Metrics;
 
 /// How often the Lease is renewed, a random part of up to 4 % more.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(15);

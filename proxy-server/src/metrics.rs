@@ -24,7 +24,7 @@ use labels::Outcome;
 pub use labels::{AgentState, DialFailure, DialRetry, Listener, Segment, TunnelKind};
 pub use packets::{AgentObserver, PacketCounters};
 
-use crate::registry::strategy::Strategy;
+use crate::{registry::strategy::Strategy, token_review};
 
 const PREFIX: &str = "konnectivity_network_proxy_server_";
 
@@ -86,6 +86,8 @@ pub struct Metrics {
     pub lease_deletes: ApiCalls,
     /// Its calls to list them.
     pub lease_lists: ApiCalls,
+    /// Reviews of agents' tokens.
+    pub token_reviews: token_review::Metrics,
     backends: IntGaugeVec,
     agents: IntGaugeVec,
     tunnels: IntGaugeVec,
@@ -184,6 +186,7 @@ impl Metrics {
                 "protocol_violations_total",
                 "Packets that were ignored because they are against the protocol.",
             )?,
+            token_reviews: token_review::Metrics::new(make)?,
             culled_leases: make.counter(
                 "culled_leases_count",
                 "Count of expired leases that the lease garbage collection controller has culled.",

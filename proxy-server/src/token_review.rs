@@ -35,6 +35,8 @@ pub use verdict::Reviewed;
 use desk::{Answer, Desk, Question, Refused};
 use metrics::Outcome;
 
+use crate::metrics::Metrics as ServerMetrics;
+
 /// How long a good token is remembered; its own end comes before.
 pub const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -67,13 +69,13 @@ pub struct Options {
 pub struct Reviewer {
     questions: mpsc::Sender<Question>,
     waiting: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ServerMetrics>,
 }
 
 impl Reviewer {
     /// Reviews by `options` on `thread`, until that stops.
     #[must_use]
-    pub fn start(thread: &cluster::Thread, options: Options, metrics: Arc<Metrics>) -> Self {
+    pub fn start(thread: &cluster::Thread, options: Options, metrics: Arc<ServerMetrics>) -> Self {
         let (questions, asked) = mpsc::channel(MAX_WAITING);
         let desk = Desk::new(thread.client(), options, metrics.clone());
         thread.spawn(desk.run(asked, thread.stop().clone()));
@@ -91,7 +93,7 @@ impl Reviewer {
     /// request` say that the API could not be asked, and may be over soon.
     pub async fn review(&self, headers: &HeaderMap) -> Result<Arc<Reviewed>, Status> {
         let token = headers::token(headers).map_err(|message| {
-            self.metrics.reviewed(Outcome::Malformed);
+            self.metrics.token_reviews.reviewed(Outcome::Malformed);
             Status::new(Code::Unknown, message)
         })?;
         let answer = match timeout(LIMIT, self.ask(token)).await {
@@ -100,11 +102,11 @@ impl Reviewer {
         };
         match answer {
             Ok(reviewed) => {
-                self.metrics.reviewed(Outcome::Accepted);
+                self.metrics.token_reviews.reviewed(Outcome::Accepted);
                 Ok(reviewed)
             }
             Err(refused) => {
-                self.metrics.reviewed(match refused {
+                self.metrics.token_reviews.reviewed(match refused {
                     Refused::Denied(_) => Outcome::Denied,
                     Refused::Unasked(_) => Outcome::Failed,
                 });
@@ -116,7 +118,7 @@ impl Reviewer {
 
     async fn ask(&self, token: &str) -> Answer {
         let Ok(place) = self.waiting.clone().try_acquire_owned() else {
-            self.metrics.limit_hit();
+            self.metrics.token_reviews.limit_hit();
             return Err(Refused::unasked("too many token reviews are waiting"));
         };
         let (answer, answered) = oneshot::channel();

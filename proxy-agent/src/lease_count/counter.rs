@@ -3,13 +3,15 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cluster::{ApiError, Event, Lease, Leases, Selector, lease::Sightings, leases::Watch};
+use daemon::metrics::ApiCalls;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 use tunnel::backoff::Backoff;
 
-use super::{Clock, LeaseCount, Metrics, Pauses};
+use super::{Clock, LeaseCount, Pauses};
+use crate::metrics::Metrics;
 
 /// How long a watch goes on, in seconds, and up to so many more at random; then all is listed anew.
 const WATCH_SECONDS: u32 = 240;
@@ -86,7 +88,7 @@ impl Counter {
     async fn list(&mut self) -> Result<String, ApiError> {
         let start = Instant::now();
         let list = self.leases.list(self.selector.as_str()).await;
-        self.metrics.listed(&list, start.elapsed());
+        count(&self.metrics.lease_lists, &list, start);
         let mut list = list?;
         if list.leases.len() > MAX_LEASES {
             tracing::warn!(
@@ -111,11 +113,12 @@ impl Counter {
 
     async fn follow(&mut self, version: &str, backoff: &mut Backoff) -> End {
         let seconds = WATCH_SECONDS + fastrand::u32(..WATCH_SPREAD);
+        let start = Instant::now();
         let watch = self
             .leases
             .watch(self.selector.as_str(), version, seconds)
             .await;
-        self.metrics.watched(&watch);
+        count(&self.metrics.lease_watches, &watch, start);
         let mut watch = match watch {
             Ok(watch) => watch,
             // Whoever may list but not watch lists ever more seldom.
@@ -235,4 +238,12 @@ impl Counter {
             tracing::warn!(%error, servers, "server Leases cannot be followed, the last count stays");
         }
     }
+}
+
+fn count<T>(calls: &ApiCalls, result: &Result<T, ApiError>, start: Instant) {
+    let (code, reason) = match result {
+        Ok(_) => (200, ""),
+        Err(error) => error.labels(),
+    };
+    calls.answered(code, reason, start.elapsed());
 }

@@ -7,10 +7,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cluster::{Labels, Leases, lease::Sightings};
+use cluster::{ApiError, Labels, Leases, lease::Sightings};
+use daemon::metrics::ApiCalls;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Clock, Metrics};
+use super::Clock;
+use crate::metrics::Metrics;
 
 pub(super) struct Collector {
     leases: Leases,
@@ -55,7 +57,7 @@ impl Collector {
     async fn collect(&mut self) {
         let start = Instant::now();
         let list = self.leases.list(&self.selector).await;
-        self.metrics.listed(&list, start.elapsed());
+        count(&self.metrics.lease_lists, &list, start);
         let list = match list {
             Ok(list) => list,
             Err(error) if self.is_failing => {
@@ -79,12 +81,15 @@ impl Collector {
             let start = Instant::now();
             // If it was renewed since, it stays.
             let deleted = self.leases.delete(&lease.name, Some(&lease.version)).await;
-            self.metrics.deleted(&deleted, start.elapsed());
+            count(&self.metrics.lease_deletes, &deleted, start);
             match deleted {
-                Ok(()) => tracing::info!(
-                    lease = lease.name,
-                    "deleted a Lease that a server left behind"
-                ),
+                Ok(()) => {
+                    self.metrics.culled_leases.inc();
+                    tracing::info!(
+                        lease = lease.name,
+                        "deleted a Lease that a server left behind"
+                    );
+                }
                 Err(error) if error.is_not_found() || error.is_conflict() => {
                     tracing::debug!(%error, lease = lease.name, "somebody was faster");
                 }
@@ -94,4 +99,12 @@ impl Collector {
             }
         }
     }
+}
+
+fn count<T>(calls: &ApiCalls, result: &Result<T, ApiError>, start: Instant) {
+    let (code, reason) = match result {
+        Ok(_) => (200, ""),
+        Err(error) => error.labels(),
+    };
+    calls.answered(code, reason, start.elapsed());
 }

@@ -29,7 +29,7 @@ fn options(server_id: &str) -> Options {
 }
 
 fn metrics() -> Arc<Metrics> {
-    Metrics::register(&prometheus::Registry::new()).unwrap()
+    Metrics::new(certs::Current::fixed(Arc::default())).unwrap()
 }
 
 fn start(thread: &cluster::Thread, server_id: &str, metrics: &Arc<Metrics>) -> Published {
@@ -152,7 +152,7 @@ async fn leases_that_nobody_renews_are_deleted_and_no_others() {
     let left: Vec<_> = api.leases().into_iter().map(|lease| lease.name).collect();
     // The broken one lasts until it was silent for 30 s.
     assert_eq!(left, ["alive", "broken", "foreign"]);
-    assert_eq!(metrics.culled(), 1);
+    assert_eq!(metrics.culled_leases.get(), 1);
 }
 
 /// A clock that is far ahead, or another server's that is far behind.
@@ -181,5 +181,5 @@ async fn no_clock_makes_us_delete_the_lease_of_a_server_that_renews() {
     );
     timeout(PATIENCE, skewed.withdraw()).await.unwrap();
     timeout(PATIENCE, healthy.withdraw()).await.unwrap();
-    assert!(skewed_metrics.culled() <= 1);
+    assert!(skewed_metrics.culled_leases.get() <= 1);
 }

@@ -15,9 +15,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Key, MAX_REMEMBERED, Metrics, Options, REFUSAL_REMEMBERED, REMEMBERED, Reviewed, cache::Cache,
+    Key, MAX_REMEMBERED, Options, REFUSAL_REMEMBERED, REMEMBERED, Reviewed, cache::Cache,
     expiry::expiry, verdict,
 };
+use crate::metrics::Metrics;
 
 /// Requests to the API at once; others wait, within their agents' time.
 const MAX_REQUESTS: usize = 32;
@@ -140,14 +141,14 @@ impl Desk {
             }
         };
         if let Some(answer) = known {
-            self.metrics.cache_hit();
+            self.metrics.token_reviews.cache_hit();
             // An agent that went away needs none.
             drop(question.answer.send(answer));
             return;
         }
         match self.under_way.entry(question.key) {
             Entry::Occupied(mut waiting) => {
-                self.metrics.cache_hit();
+                self.metrics.token_reviews.cache_hit();
                 waiting.get_mut().push((question.answer, question.place));
             }
             Entry::Vacant(waiting) => {
@@ -194,7 +195,7 @@ async fn review(
     let _slot = slots.acquire().await;
     let start = Instant::now();
     let status = client.review_token(&token, &options.audience).await;
-    metrics.asked(start.elapsed());
+    metrics.token_reviews.asked(start.elapsed());
     let answer = match status {
         Ok(status) => verdict::judge(status, &options)
             .map(Arc::new)

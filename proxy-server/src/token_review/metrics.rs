@@ -1,10 +1,9 @@
 //! What token review tells; all ours, as upstream has none.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
-
-const PREFIX: &str = "konnectivity_network_proxy_server_";
+use daemon::metrics::Factory;
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 
 /// In seconds.
 const BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -45,44 +44,32 @@ impl Outcome {
 }
 
 impl Metrics {
-    /// Registers all of them, at zero.
+    /// All of them, at zero.
     ///
     /// # Errors
-    /// If there are some of the same name already.
-    pub fn register(registry: &Registry) -> prometheus::Result<Arc<Self>> {
-        let opts = |name: &str, help: &str| Opts::new(format!("{PREFIX}{name}"), help);
-        let this = Self {
-            reviews: IntCounterVec::new(
-                opts(
-                    "token_reviews_total",
-                    "Agents whose token was reviewed, by outcome (accepted, denied, failed, malformed).",
-                ),
-                &["outcome"],
+    /// As [`Factory`] says.
+    pub(crate) fn new(make: Factory<'_>) -> prometheus::Result<Self> {
+        Ok(Self {
+            reviews: make.counters(
+                "token_reviews_total",
+                "Agents whose token was reviewed, by outcome (accepted, denied, failed, malformed).",
+                "outcome",
+                &Outcome::ALL.map(Outcome::name),
             )?,
-            cache_hits: IntCounter::with_opts(opts(
+            cache_hits: make.counter(
                 "token_review_cache_hits_total",
                 "Token reviews that were answered from memory or together with another one.",
-            ))?,
-            latency: Histogram::with_opts(
-                HistogramOpts::from(opts(
-                    "token_review_latency_seconds",
-                    "Seconds that the Kubernetes API took for a TokenReview, the wait for the client's own rate limit included.",
-                ))
-                .buckets(BUCKETS.to_vec()),
             )?,
-            limit_hits: IntCounter::with_opts(opts(
+            latency: make.histogram(
+                "token_review_duration_seconds",
+                "Seconds until the Kubernetes API answered a TokenReview, the wait for the client's own rate limit included.",
+                &BUCKETS,
+            )?,
+            limit_hits: make.counter(
                 "token_review_limit_hits_total",
                 "Agents that were refused because too many waited for a token review.",
-            ))?,
-        };
-        registry.register(Box::new(this.reviews.clone()))?;
-        registry.register(Box::new(this.cache_hits.clone()))?;
-        registry.register(Box::new(this.latency.clone()))?;
-        registry.register(Box::new(this.limit_hits.clone()))?;
-        for outcome in Outcome::ALL {
-            this.reviews.with_label_values(&[outcome.name()]);
-        }
-        Ok(Arc::new(this))
+            )?,
+        })
     }
 
     pub(super) fn reviewed(&self, outcome: Outcome) {

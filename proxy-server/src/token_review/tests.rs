@@ -12,7 +12,7 @@ struct Scene {
     api: KubeApi,
     thread: cluster::Thread,
     reviewer: Reviewer,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ServerMetrics>,
 }
 
 fn scene() -> Scene {
@@ -23,7 +23,7 @@ fn scene() -> Scene {
         ..ClientOptions::new("test")
     })
     .unwrap();
-    let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+    let metrics = ServerMetrics::new(certs::Current::fixed(Arc::default())).unwrap();
     let options = Options {
         namespace: "kube-system".to_owned(),
         service_account: "konnectivity-agent".to_owned(),
@@ -63,8 +63,8 @@ async fn a_good_token_is_asked_about_once_and_remembered() {
         assert_eq!(reviewed.node_name.as_deref(), Some("n"));
     }
     assert_eq!(scene.asked(), 1);
-    assert_eq!(scene.metrics.count(Outcome::Accepted), 100);
-    assert_eq!(scene.metrics.hits(), (99, 0));
+    assert_eq!(scene.metrics.token_reviews.count(Outcome::Accepted), 100);
+    assert_eq!(scene.metrics.token_reviews.hits(), (99, 0));
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn those_that_come_with_one_token_at_once_share_one_request() {
     };
     timeout(PATIENCE, all).await.unwrap();
     assert_eq!(scene.asked(), 1);
-    assert_eq!(scene.metrics.hits().1, 1);
+    assert_eq!(scene.metrics.token_reviews.hits().1, 1);
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn the_wrong_account_namespace_or_audience_is_told_so() {
         let whole = format!("Failed to validate authentication token, err:{text}");
         assert!(error.starts_with(&whole), "{error}");
     }
-    assert_eq!(scene.metrics.count(Outcome::Denied), 3);
+    assert_eq!(scene.metrics.token_reviews.count(Outcome::Denied), 3);
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn an_api_server_that_fails_is_told_of_and_asked_again_at_once() {
     }
     scene.api.heal();
     scene.review(&token).await.unwrap();
-    assert_eq!(scene.metrics.count(Outcome::Failed), 7);
+    assert_eq!(scene.metrics.token_reviews.count(Outcome::Failed), 7);
 }
 
 #[tokio::test]

@@ -20,10 +20,11 @@ use crate::activity::Activity;
 use crate::admin::{Heartbeat, admin_router, health_router};
 use crate::client::Connector;
 use crate::client_set::ClientSet;
-use crate::config::Config;
+use crate::config::{Config, LeaseConfig};
 use crate::dial::Resolver;
 use crate::drain::drained;
 use crate::endpoint::{DIAL_LIMIT, Dialer};
+use crate::lease_count;
 use crate::metrics::Metrics;
 use crate::server_count::CountSource;
 use crate::standing::Standing;
@@ -44,6 +45,9 @@ pub enum StartError {
     /// Two metrics of one name.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
+    /// Servers are to be counted by their Leases, and nothing says how to reach the Kubernetes API.
+    #[error("--count-server-leases")]
+    Kubernetes(#[source] cluster::ConfigError),
 }
 
 /// Why a running agent ends unasked.
@@ -59,7 +63,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// Such a thread has ended by itself.
-    #[error("the {name} server has ended")]
+    #[error("the {name} thread has ended")]
     Ended {
         /// Which.
         name: &'static str,
@@ -74,12 +78,34 @@ pub enum RunError {
 pub struct Agent {
     config: Config,
     metrics: Arc<Metrics>,
+    leases: Option<CountedLeases>,
     health: AdminServer,
     admin: AdminServer,
 }
 
+/// Servers are counted by their Leases, on a thread of its own for as long as this lives.
+#[derive(Debug)]
+struct CountedLeases {
+    thread: cluster::Thread,
+    source: CountSource,
+}
+
+impl CountedLeases {
+    fn start(config: LeaseConfig, metrics: Arc<Metrics>) -> Result<Self, StartError> {
+        let thread = cluster::Thread::start(config.client).map_err(StartError::Kubernetes)?;
+        let counted = lease_count::start(&thread, config.leases, metrics);
+        let source = if config.or_more {
+            CountSource::Max(counted)
+        } else {
+            CountSource::Leases(counted)
+        };
+        Ok(Self { thread, source })
+    }
+}
+
 impl Agent {
-    /// Takes the ports.
+    /// Takes the ports, and starts to count Leases if that is asked for; does not wait for the Kubernetes API, which upstream's
+    /// agent does before it has a health port (wire-protocol.md W23).
     ///
     /// # Errors
     /// [`StartError`], which names the flag.
@@ -88,8 +114,15 @@ impl Agent {
         let health = AdminServer::bind("--health-server-host, --health-server-port", host, *port)?;
         let (host, port) = &config.admin;
         let admin = AdminServer::bind("--admin-bind-address, --admin-server-port", host, *port)?;
+        let metrics = Arc::new(Metrics::new(config.watcher.status())?);
+        let leases = config
+            .leases
+            .clone()
+            .map(|leases| CountedLeases::start(leases, metrics.clone()))
+            .transpose()?;
         Ok(Self {
-            metrics: Arc::new(Metrics::new(config.watcher.status())?),
+            metrics,
+            leases,
             config,
             health,
             admin,
@@ -172,7 +205,9 @@ impl Agent {
         let clients = ClientSet::new(
             connector,
             self.config.sync,
-            CountSource::Servers,
+            self.leases
+                .as_ref()
+                .map_or(CountSource::Servers, |leases| leases.source.clone()),
             dialer,
             heartbeat.clone(),
             standing,
@@ -182,7 +217,7 @@ impl Agent {
             biased;
             () = stop.cancelled() => Ok(()),
             error = Box::pin(self.config.watcher.run(reload::DEFAULT_INTERVAL)) => Err(RunError::Reload(error)),
-            error = watch(&threads, &self.metrics, &ledger) => Err(error),
+            error = watch(&threads, self.leases.as_ref(), &self.metrics, &ledger) => Err(error),
             () = async {
                 tokio::join!(clients.sync(), beat_once_drained(&tasks, &heartbeat), async {
                     drain.cancelled().await;
@@ -211,9 +246,10 @@ async fn beat_once_drained(tasks: &Tasks, heartbeat: &Heartbeat) {
     }
 }
 
-/// Keeps gauges up to date; resolves when a server's thread is gone.
+/// Keeps gauges up to date; resolves when a thread is gone.
 async fn watch(
     threads: &[(&'static str, AdminThread)],
+    leases: Option<&CountedLeases>,
     metrics: &Metrics,
     ledger: &Ledger,
 ) -> RunError {
@@ -224,6 +260,9 @@ async fn watch(
         metrics.buffer(ledger.used());
         if let Some((name, _)) = threads.iter().find(|(_, thread)| thread.is_finished()) {
             return RunError::Ended { name };
+        }
+        if leases.is_some_and(|leases| leases.thread.is_finished()) {
+            return RunError::Ended { name: "kubernetes" };
         }
     }
 }

@@ -65,3 +65,32 @@ impl Identity {
             .map_err(|error| denied(&error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check(binding: Binding, identifiers: &str) -> Result<(), String> {
+        let peer = PeerIdentity {
+            address: "10.0.0.7:50000".parse().unwrap(),
+            certificates: Vec::new(),
+        };
+        let agent = AgentId::new("2f1b3c1e-6f0a-4c39-9d0f-5a1f6f7f1a10");
+        let identifiers = Identifiers::parse(identifiers).unwrap();
+        let identity = Identity { binding };
+        let headers = HeaderMap::new();
+        let outcome = identity.check(&peer, &headers, &agent, &identifiers);
+        outcome.await.map_err(|status| status.message)
+    }
+
+    #[tokio::test]
+    async fn claims_are_believed_unless_they_are_bound() {
+        let claims = "ipv4=10.0.0.7&cidr=10.0.0.0/8";
+        assert_eq!(check(Binding::None, claims).await, Ok(()));
+        let refusal = check(Binding::Certificate, claims).await.unwrap_err();
+        assert!(refusal.contains("10.0.0.7"), "{refusal}");
+        // Networks find no agent, so nobody must show them.
+        let networks = check(Binding::Certificate, "cidr=10.0.0.0/8").await;
+        assert_eq!(networks, Ok(()));
+    }
+}

@@ -225,3 +225,24 @@ fn each_egress_rule_that_is_none_is_named() {
         assert!(error.contains(part), "no «{part}» in {error}");
     }
 }
+
+#[test]
+fn readiness_can_only_wait_for_strategies_that_there_are() {
+    let files = testing::files();
+    let both = "--proxy-strategies=destHost,defaultRoute";
+    let plain = config(&files, &[both]).unwrap();
+    assert_eq!(plain.ready_strategies, None);
+    assert_eq!(plain.shutdown_delay, Duration::ZERO);
+    let wanted = config(&files, &[both, "--ready-strategies=defaultRoute"]).unwrap();
+    assert_eq!(wanted.ready_strategies.unwrap().to_string(), "defaultRoute");
+    let error = config(&files, &["--ready-strategies=destHost"]).unwrap_err();
+    assert!(
+        error.contains("--ready-strategies: destHost is not among --proxy-strategies default"),
+        "{error}"
+    );
+    let error = config(&files, &["--shutdown-delay=-1s"]).unwrap_err();
+    assert!(
+        error.contains("shutdown-delay must be >= 0, got -1s"),
+        "{error}"
+    );
+}

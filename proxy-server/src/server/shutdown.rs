@@ -7,7 +7,7 @@
 use std::{rc::Rc, time::Duration};
 
 use tokio::time::{Instant, interval, timeout_at};
-use tunnel::drain::{Drained, Tasks};
+use tunnel::drain::Tasks;
 
 use crate::dial::Core;
 
@@ -48,13 +48,9 @@ impl Shutdown {
         // Before anything is cut, as cutting one side ends the other.
         let established = self.core.metrics.established.get();
         let pending = self.core.registry.pending_dials();
-        let (mut tasks, mut agents) = (0, 0);
-        if let Drained::Cut { left } = self.clients.finish(farewell).await {
-            tasks = left;
-        }
-        if let Drained::Cut { left } = self.tunnels.finish(Duration::ZERO).await {
-            agents = left;
-        }
+        let agents = self.core.registry.len();
+        self.clients.finish(farewell).await;
+        self.tunnels.finish(Duration::ZERO).await;
         if established > 0 || pending > 0 {
             tracing::warn!(
                 established,
@@ -63,7 +59,7 @@ impl Shutdown {
                 "time is up: connections and dials were cut"
             );
         }
-        tracing::info!(after = ?started.elapsed(), cut = established, tasks, agents, "shut down");
+        tracing::info!(after = ?started.elapsed(), cut = established, agents, "shut down");
     }
 
     /// Waits until nothing is under way or the time is up. Returns how long clients may take to leave.

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use certs::Timestamp;
-use daemon::admin::{AdminServer, AdminThread, Router, is_verbose, metrics_handler, text};
+use daemon::{
+    admin::{AdminServer, AdminThread, Router, is_verbose, metrics_handler, text},
+    profile,
+};
 use http::{Response, StatusCode, request::Parts};
 use http_body_util::Full;
 use tokio::time::{Instant, sleep};
@@ -31,7 +34,7 @@ pub struct Readiness {
 /// The paths of the health listener.
 #[must_use]
 pub fn health_router(readiness: Readiness) -> Router {
-    let router = admin_router(&readiness.metrics);
+    let router = metrics_router(&readiness.metrics);
     let ready = move |head: &Parts| readiness.answer(head);
     // `/livez` is ours; upstream has no name for liveness alone.
     router
@@ -102,9 +105,18 @@ impl Readiness {
     }
 }
 
-/// The paths of the admin listener.
+/// The paths of the admin listener, with profiles if they are asked for.
 #[must_use]
-pub fn admin_router(metrics: &Arc<Metrics>) -> Router {
+pub fn admin_router(metrics: &Arc<Metrics>, profiling: bool) -> Router {
+    let router = metrics_router(metrics);
+    if profiling {
+        profile::add_routes(router)
+    } else {
+        router
+    }
+}
+
+fn metrics_router(metrics: &Arc<Metrics>) -> Router {
     Router::new().route("/metrics", metrics_handler(&metrics.registry))
 }
 
@@ -124,12 +136,13 @@ impl Admin {
         health: AdminServer,
         admin: AdminServer,
         readiness: Readiness,
+        profiling: bool,
     ) -> std::io::Result<Self> {
         let stop = CancellationToken::new();
         let metrics = readiness.metrics.clone();
         let threads = [
             health.serve("health", health_router(readiness), stop.clone())?,
-            admin.serve("admin", admin_router(&metrics), stop.clone())?,
+            admin.serve("admin", admin_router(&metrics, profiling), stop.clone())?,
         ];
         Ok(Self { threads, stop })
     }

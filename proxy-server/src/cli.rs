@@ -3,6 +3,8 @@
 use clap::Parser;
 use daemon::flags::{GoDuration, LogFlags, StringSlice};
 
+use crate::binding::Binding;
+
 /// Serves kube-apiserver's egress selector over tunnels that agents dial in.
 ///
 /// Takes the flags of Konnectivity's proxy-server.
@@ -88,6 +90,10 @@ pub struct Cli {
     /// The audience that agents' tokens must be made for.
     #[arg(long, default_value = "", value_name = "AUDIENCE")]
     pub authentication_audience: String,
+    /// What must show that an agent is what it claims to be (its id and identifiers): 'none', 'certificate' (its subject
+    /// alternative names), 'token' (the Pod and node of its token) or 'certificate-or-token'. Adit's own flag.
+    #[arg(long, default_value = "none", value_name = "PROOF")]
+    pub bind_agent_identity: Binding,
     /// How to reach the Kubernetes API, for token reviews and leases; empty for the Pod's own service account.
     #[arg(long, default_value = "", value_name = "FILE")]
     pub kubeconfig: String,

@@ -14,7 +14,7 @@ use egress_policy::Policy;
 use rustls::ServerConfig;
 use tunnel::{keepalive, ledger};
 
-use crate::{cli::Cli, lease, registry::strategy::Strategies, token_review};
+use crate::{binding::Binding, cli::Cli, lease, registry::strategy::Strategies, token_review};
 use faults::Faults;
 use numbers::{address, check_duration, check_ports, check_server_count, positive};
 
@@ -60,6 +60,8 @@ pub struct Config {
     pub ready_strategies: Option<Strategies>,
     /// Whether agents must send a token, and whose.
     pub token_review: Option<token_review::Options>,
+    /// What must show an agent's claims.
+    pub binding: Binding,
     /// How to reach the Kubernetes API.
     pub kube_client: ClientOptions,
     /// The Lease to keep, if one is to be kept.
@@ -158,6 +160,12 @@ impl Config {
                 ledger::MIN_BUDGET
             ));
         }
+        if cli.enable_contention_profiling {
+            warnings.push(
+                "--enable-contention-profiling has no effect: there are no locks to profile"
+                    .to_owned(),
+            );
+        }
         if cli.enable_contention_profiling && !cli.enable_profiling {
             faults.add(
                 "if --enable-contention-profiling is set, --enable-profiling must also be set"
@@ -171,6 +179,7 @@ impl Config {
             .unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         let egress = egress(cli, &mut faults);
         let token_review = kubernetes::token_review(cli, &mut faults);
+        check_binding(cli, &mut faults);
         let kube_client = kubernetes::client(cli, &mut faults);
         let lease = kubernetes::lease(cli, &server_id, &mut faults);
         let options = tls::tls_options(cli, &mut faults, &mut warnings);
@@ -200,6 +209,7 @@ impl Config {
                 strategies,
                 ready_strategies,
                 token_review,
+                binding: cli.bind_agent_identity,
                 kube_client,
                 lease,
                 egress,
@@ -235,6 +245,22 @@ fn egress(cli: &Cli, faults: &mut Faults) -> Policy {
             .for_each(|error| faults.add(error.to_string()));
         Policy::default()
     })
+}
+
+/// A proof that nobody could show would keep every agent out.
+fn check_binding(cli: &Cli, faults: &mut Faults) {
+    let binding = cli.bind_agent_identity;
+    let has_certificates = !cli.cluster_ca_cert.is_empty();
+    let has_tokens = !cli.agent_namespace.is_empty();
+    let needs = match binding {
+        Binding::Certificate if !has_certificates => "--cluster-ca-cert",
+        Binding::Token if !has_tokens => "--agent-namespace",
+        Binding::CertificateOrToken if !has_certificates && !has_tokens => {
+            "--cluster-ca-cert or --agent-namespace"
+        }
+        _ => return,
+    };
+    faults.add(format!("--bind-agent-identity={binding} needs {needs}"));
 }
 
 #[cfg(test)]

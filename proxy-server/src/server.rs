@@ -1,5 +1,6 @@
 //! Binds everything, runs, ends.
 
+mod kubernetes;
 mod shutdown;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
     metrics::{Metrics, Segment},
     registry::Registry,
 };
+use kubernetes::Kubernetes;
 use shutdown::Shutdown;
 
 /// How often the gauge of buffered bytes is brought up to date.
@@ -45,6 +47,7 @@ pub struct Bound {
     shutdown_delay: Duration,
     graceful_shutdown: Duration,
     admin: Admin,
+    kubernetes: Option<Kubernetes>,
     leaving: CancellationToken,
     accepting: Tasks,
     clients: Tasks,
@@ -78,13 +81,27 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         dial_timeout: config.dial_timeout,
         egress: config.egress,
     });
+    let (kubernetes, reviewer) = if config.token_review.is_some() || config.lease.is_some() {
+        let (kubernetes, reviewer) = Kubernetes::start(
+            config.kube_client,
+            config.token_review,
+            config.lease,
+            &metrics,
+        )?;
+        (Some(kubernetes), reviewer)
+    } else {
+        (None, None)
+    };
     let agents = Agents::new(
         core.clone(),
         tunnels.clone(),
         &config.server_id,
         Arc::new(AtomicU32::new(config.server_count)),
         config.keepalive,
-        Identity::default(),
+        Identity {
+            reviewer,
+            binding: config.binding,
+        },
     )?;
     let frontend = bind_frontend(config.frontend)?;
     let agent_listener = tcp(&config.agents)?;
@@ -110,9 +127,10 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         metrics: metrics.clone(),
         leaving: leaving.clone(),
     };
-    let admin =
-        Admin::start(health, admin, readiness).context("start the health and admin listeners")?;
+    let admin = Admin::start(health, admin, readiness, config.profiling)
+        .context("start the health and admin listeners")?;
     Ok(Bound {
+        kubernetes,
         core,
         agents,
         agent_listener,
@@ -158,7 +176,7 @@ impl Bound {
     ///
     /// # Errors
     /// If what reloads certificates has ended, by a panic: a server whose certificates silently grow old is not to go on.
-    pub async fn run(self, mut signals: Terminations) -> anyhow::Result<Exit> {
+    pub async fn run(mut self, mut signals: Terminations) -> anyhow::Result<Exit> {
         let agents = self
             .agents
             .clone()
@@ -172,6 +190,9 @@ impl Bound {
         );
         self.accepting.spawn(frontend);
         self.accepting.spawn(update_gauges(self.core.clone()));
+        if let Some(kubernetes) = &mut self.kubernetes {
+            kubernetes.publish()?;
+        }
         // As long as there are new handshakes.
         let mut reloading = Box::pin(self.watcher.run(reload::DEFAULT_INTERVAL));
         let signal = tokio::select! {
@@ -201,7 +222,12 @@ impl Bound {
                 () = sleep(self.shutdown_delay) => {}
                 error = &mut reloading => tracing::error!(%error, "certificates are no longer reloaded"),
             }
-            shutdown.run(self.graceful_shutdown).await;
+            let withdraw = async {
+                if let Some(kubernetes) = &mut self.kubernetes {
+                    kubernetes.withdraw().await;
+                }
+            };
+            tokio::join!(shutdown.run(self.graceful_shutdown), withdraw);
         };
         let exit = tokio::select! {
             biased;
@@ -211,6 +237,9 @@ impl Bound {
                 return Ok(Exit::Impatient);
             }
         };
+        if let Some(kubernetes) = self.kubernetes {
+            kubernetes.finish().await;
+        }
         self.admin.finish(shutdown::ADMIN_LIMIT).await;
         Ok(exit)
     }

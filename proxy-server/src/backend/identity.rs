@@ -10,11 +10,14 @@ use crate::{
         AgentId,
         identifiers::{Identifiers, Kind},
     },
+    token_review::Reviewer,
 };
 
 /// The checks of this server. By default TLS verifies the chain and claims are believed, as upstream does.
 #[derive(Debug, Default)]
 pub struct Identity {
+    /// Who says whose token an agent sends; none: no token is asked for.
+    pub reviewer: Option<Reviewer>,
     /// What must show an agent's claims.
     pub binding: Binding,
 }
@@ -24,18 +27,20 @@ impl Identity {
     ///
     /// # Errors
     /// What the agent is to be told; it reaches its log.
-    #[expect(
-        clippy::unused_async,
-        reason = "a review of the token in `headers` asks the Kubernetes API"
-    )]
     pub(super) async fn check(
         &self,
         peer: &PeerIdentity,
-        _headers: &HeaderMap,
+        headers: &HeaderMap,
         agent: &AgentId,
         identifiers: &Identifiers,
     ) -> Result<(), Status> {
-        let reviewed = ReviewedNames::default();
+        let reviewed = match &self.reviewer {
+            Some(reviewer) => {
+                let reviewed = reviewer.review(headers).await?;
+                ReviewedNames::new(reviewed.pod_name.as_deref(), reviewed.node_name.as_deref())
+            }
+            None => ReviewedNames::default(),
+        };
         self.check_binding(peer, &reviewed, agent, identifiers)
     }
 
@@ -77,7 +82,10 @@ mod tests {
         };
         let agent = AgentId::new("2f1b3c1e-6f0a-4c39-9d0f-5a1f6f7f1a10");
         let identifiers = Identifiers::parse(identifiers).unwrap();
-        let identity = Identity { binding };
+        let identity = Identity {
+            reviewer: None,
+            binding,
+        };
         let headers = HeaderMap::new();
         let outcome = identity.check(&peer, &headers, &agent, &identifiers);
         outcome.await.map_err(|status| status.message)

@@ -246,3 +246,20 @@ fn readiness_can_only_wait_for_strategies_that_there_are() {
         "{error}"
     );
 }
+
+#[test]
+fn a_proof_that_no_agent_can_show_is_refused() {
+    let files = testing::files();
+    for (flags, needs) in [
+        (
+            &["--bind-agent-identity=certificate", "--cluster-ca-cert="][..],
+            "--cluster-ca-cert",
+        ),
+        (&["--bind-agent-identity=token"], "--agent-namespace"),
+    ] {
+        let error = config(&files, flags).unwrap_err();
+        assert!(error.contains(&format!("needs {needs}")), "{error}");
+    }
+    let bound = config(&files, &["--bind-agent-identity=certificate"]).unwrap();
+    assert_eq!(bound.binding, Binding::Certificate);
+}

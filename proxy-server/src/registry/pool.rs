@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::backend::{Backend, Rank};
 
-/// How often a willing backend is looked for at random before all are looked at. Only when most are paced, suspect or
-/// tried already does that happen.
+/// Among more than this many, willing backends are looked for at random, so often at most, before all are looked at: which
+/// happens only when nearly all are paced, suspect or tried already.
 const SAMPLES: usize = 16;
 
 /// Backends, those that drain or are superseded apart from the others.
@@ -50,29 +50,25 @@ impl Pool {
     /// Of two random ones among the most willing, the less loaded; none that is in `tried` or ranks worse than `worst`.
     pub(super) fn choose(&self, tried: &[Rc<Backend>], worst: Rank) -> Option<Rc<Backend>> {
         let is_tried = |backend: &Rc<Backend>| tried.iter().any(|other| Rc::ptr_eq(other, backend));
-        let mut first = None;
-        for _ in 0..SAMPLES {
-            let Some(backend) = random(&self.preferred) else {
-                break;
-            };
-            if backend.rank() != Rank::Willing || is_tried(backend) {
-                continue;
+        if self.preferred.len() > SAMPLES {
+            let samples = (0..SAMPLES).filter_map(|_| random(&self.preferred));
+            let mut willing =
+                samples.filter(|backend| backend.rank() == Rank::Willing && !is_tried(backend));
+            if let Some(one) = willing.next() {
+                // Another one, or a busy one would compete with itself.
+                let other = willing.find(|other| !Rc::ptr_eq(one, other));
+                return Some(less_loaded(one, other.unwrap_or(one)));
             }
-            match first {
-                None => first = Some(backend),
-                Some(other) => return Some(less_loaded(backend, other)),
-            }
-        }
-        if let Some(first) = first {
-            return Some(first.clone());
         }
         let all = || {
             let all = self.preferred.iter().chain(&self.others);
             all.filter(|backend| backend.rank() <= worst && !is_tried(backend))
         };
         let best = all().map(|backend| backend.rank()).min()?;
-        let eligible: Vec<_> = all().filter(|backend| backend.rank() == best).collect();
-        Some(less_loaded(random(&eligible)?, random(&eligible)?))
+        let mut eligible: Vec<_> = all().filter(|backend| backend.rank() == best).collect();
+        let one = eligible.swap_remove(fastrand::usize(..eligible.len()));
+        let other = random(&eligible).unwrap_or(&one);
+        Some(less_loaded(one, other))
     }
 }
 

@@ -109,6 +109,7 @@ impl<C: Connect> ClientSet<C> {
     /// Starts attempts at addresses that are new, ends those at addresses that are gone. Their tunnels live on.
     fn take_up(self: &Rc<Self>, found: &[Via]) {
         let stop = self.dialer.tasks.stop();
+        let clients = self.clients.clients();
         let mut routes = self.routes.borrow_mut();
         routes.retain(|route| {
             let stays = found.contains(&route.via);
@@ -125,6 +126,9 @@ impl<C: Connect> ClientSet<C> {
             tracing::debug!(address = %via, "the servers' name has an address");
             let rhythm = Rhythm::new(&self.config, Instant::now());
             let route = Rc::new(Route::new(via, rhythm, stop.child_token()));
+            // A name may have more addresses than one answer holds, and give others each time.
+            let known = clients.iter().find(|client| client.via == via);
+            *route.led_to.borrow_mut() = known.map(|client| client.server_id.clone());
             routes.push(route.clone());
             let set = self.clone();
             self.dialer.tasks.spawn(async move {

@@ -75,7 +75,7 @@ impl World {
     async fn until(&self, condition: impl Fn(&Self) -> bool) {
         let reached = timeout(Duration::from_secs(600), async {
             while !condition(self) {
-                sleep(Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(5)).await;
             }
         });
         reached

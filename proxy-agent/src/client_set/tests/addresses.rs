@@ -90,6 +90,22 @@ async fn an_address_that_is_added_is_found_within_half_a_minute_and_its_removal_
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_address_that_comes_back_while_its_tunnel_lives_is_left_alone() {
+    run(async {
+        let world = World::at(&[1, 2].map(address), SYNC, []);
+        one_each(&world, &["a", "b"], 2);
+        world.tunnels(2).await;
+        for addresses in [&[address(1)][..], &[address(2)], &[1, 2].map(address)] {
+            world.servers.resolve_to(addresses);
+            sleep(2 * search::LOOKUP_INTERVAL).await;
+        }
+        assert_eq!(world.attempts(), 2);
+        assert_eq!(world.metrics.tunnels(), 2);
+    })
+    .await;
+}
+
 /// field-tests.md R43.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_has_moved_is_looked_for_where_its_name_leads_now() {

@@ -196,14 +196,14 @@ func countLeases(e *env, api *kube.API) error {
 	if err := e.waitCount(1); err != nil {
 		return err
 	}
-	now := time.Now()
-	api.PutLease(leaseOf("a", lease.Labels, now))
-	api.PutLease(leaseOf("b", lease.Labels, now))
-	api.PutLease(leaseOf("c", map[string]string{"k8s-app": "another"}, now))
+	// "b" ends without being renewed, as the Lease of a server that was killed does. One that is changed to an end in the past
+	// would not do: ours takes a change that it sees for a sign of life, whatever the clocks say.
+	api.PutLease(leaseOf("a", lease.Labels, time.Hour))
+	api.PutLease(leaseOf("b", lease.Labels, shortLease))
+	api.PutLease(leaseOf("c", map[string]string{"k8s-app": "another"}, time.Second))
 	if err := e.waitCount(3); err != nil {
 		return err
 	}
-	api.PutLease(leaseOf("b", lease.Labels, now.Add(-2*leaseTime)))
 	if err := e.waitCount(2); err != nil {
 		return err
 	}
@@ -244,11 +244,13 @@ func checkLease(lease coordination.Lease) error {
 	return nil
 }
 
-const leaseTime = time.Hour
+// shortLease leaves the agent time to count it, on a loaded machine too.
+const shortLease = 12 * time.Second
 
-func leaseOf(name string, labels map[string]string, renewed time.Time) coordination.Lease {
-	seconds := int32(leaseTime / time.Second)
-	at := meta.NewMicroTime(renewed)
+// leaseOf was renewed now.
+func leaseOf(name string, labels map[string]string, duration time.Duration) coordination.Lease {
+	seconds := int32(duration / time.Second)
+	at := meta.NowMicro()
 	return coordination.Lease{
 		ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
 		Spec:       coordination.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &at},

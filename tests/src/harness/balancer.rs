@@ -1,9 +1,6 @@
 //! A load balancer in front of servers that agents reach by one address.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use tokio::{
@@ -17,7 +14,6 @@ use tokio::{
 #[derive(Debug)]
 pub struct Balancer {
     address: SocketAddr,
-    backends: Arc<Mutex<Vec<SocketAddr>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -29,8 +25,6 @@ impl Balancer {
     pub async fn over(backends: Vec<SocketAddr>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let backends = Arc::new(Mutex::new(backends));
-        let shared = Arc::clone(&backends);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
@@ -38,7 +32,7 @@ impl Balancer {
                 tokio::select! {
                     accepted = listener.accept() => {
                         let Ok((stream, _)) = accepted else { continue };
-                        let mut order = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                        let mut order = backends.clone();
                         fastrand::shuffle(&mut order);
                         connections.spawn(pass_on(stream, order));
                     }
@@ -48,7 +42,6 @@ impl Balancer {
         });
         Ok(Self {
             address,
-            backends,
             _tasks: tasks,
         })
     }
@@ -57,11 +50,6 @@ impl Balancer {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Passes new connections on to these from now on.
-    pub fn set(&self, backends: Vec<SocketAddr>) {
-        *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = backends;
     }
 }
 

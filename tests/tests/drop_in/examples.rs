@@ -62,10 +62,13 @@ pub(crate) async fn leases_and_a_headless_service(site: Site) -> Result<String> 
     let site = site.server_names(&[SERVICE])?;
     // The nodes share their port numbers, so each server has to keep to its node's address.
     let port = free_port()?;
-    let mut servers = Vec::new();
+    // The sites keep their servers' files.
+    let (mut servers, mut nodes) = (Vec::new(), Vec::new());
     for node in NODES {
         let line = Line::new(SERVER).and(&format!("--agent-bind-address={node}"));
-        servers.push(site.another()?.agents_at(port).server(line).await?);
+        let site = site.another()?.agents_at(port);
+        servers.push(site.server(line).await?);
+        nodes.push(site);
     }
     let secrets = site.path("/var/run/secrets");
     site.service_account(&secrets.join("kubernetes.io/serviceaccount"))?;

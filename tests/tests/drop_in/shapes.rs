@@ -75,9 +75,8 @@ pub(crate) async fn egress_files(site: Site) -> Result<String> {
             .another()?
             .fill("<address>", "127.0.0.1")
             .fill("<konnectivity-server>", "localhost");
-        let mut server = site.server(Line::new(server)).await?;
+        let server = site.server(Line::new(server)).await?;
         let mut agent = site.agent(Line::new(agent), server.agents()?).await?;
-        server.ready().await?;
         agent.ready().await?;
 
         let file = site.path("/egress-selector-configuration.yaml");

@@ -26,8 +26,8 @@ use fleet::{AGENTS, Fleet, Front, Held, SERVERS};
 /// Within this, dials succeed again after each event.
 const RECOVERY: Duration = Duration::from_secs(5);
 
-/// How long an event's effect is watched.
-const WATCHED: Duration = Duration::from_secs(5);
+/// So long without a failure is success again. What fails later than that spoils the next event, at which nobody may fail.
+const WATCHED: Duration = Duration::from_secs(2);
 
 /// How long a frozen process stays so: shorter than what its peers need to tell it from a dead one, and long enough to be missed.
 const FROZEN: Duration = Duration::from_secs(4);
@@ -175,13 +175,20 @@ impl Run {
         self.recovered(&what, begin, None).await
     }
 
-    /// Waits, and asserts that all dials at the server, or at all of them, that began later than [`RECOVERY`] after `event` succeeded.
+    /// Waits until dials at the server, or at all of them, have succeeded for a while, and asserts that none failed that began later
+    /// than [`RECOVERY`] after `event`.
     async fn recovered(&mut self, what: &str, event: Instant, server: Option<usize>) -> Result<()> {
-        tokio::time::sleep_until(event + RECOVERY + WATCHED).await;
-        let effect = self
-            .dialler
-            .effect(event, |at| server.is_none_or(|server| server == at))
-            .await?;
+        let effect = loop {
+            sleep(WATCHED).await;
+            let watched = event.elapsed();
+            let effect = self
+                .dialler
+                .effect(event, |at| server.is_none_or(|server| server == at))
+                .await?;
+            if effect.recovery + WATCHED <= watched || watched > 2 * RECOVERY {
+                break effect;
+            }
+        };
         self.table.add(what, &effect);
         ensure!(
             effect.recovery <= RECOVERY,

@@ -64,7 +64,8 @@ async fn logged(agent: &mut Agent, text: &str) -> Result<()> {
         &format!("{text:?} in the agent's log"),
         PATIENCE,
         async || {
-            let log = agent.process().log();
+            // Quotes within a field are escaped.
+            let log = agent.process().log().replace("\\\"", "\"");
             match log.lines().any(|line| line.contains(text)) {
                 true => Ok(()),
                 false => bail!("{log}"),
@@ -137,17 +138,15 @@ async fn an_api_server_that_fails_is_named_in_the_agents_log_until_it_is_well() 
     agent.ready().await
 }
 
-/// R79.
+/// R79; a hundred of one agent are a unit test of `proxy_server::token_review`.
 #[tokio::test]
-async fn a_hundred_connections_with_one_token_cost_a_handful_of_reviews() -> Result<()> {
+async fn agents_that_share_a_token_cost_a_handful_of_reviews() -> Result<()> {
     let scene = Scene::start().await?;
     let token = scene.api.token(&ServiceAccount::agent());
-    // Wants a server more than there is, and so comes again and again with the same token.
-    let agent = scene.agent(&token)?.flag("--sync-forever").start().await?;
     let hits = "konnectivity_network_proxy_server_token_review_cache_hits_total";
     let start = std::time::SystemTime::now();
     let mut agents = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..21 {
         agents.push(scene.agent(&token)?.quiet().start().await?);
     }
     let health = scene.server.health();
@@ -157,7 +156,6 @@ async fn a_hundred_connections_with_one_token_cost_a_handful_of_reviews() -> Res
         Ok(())
     })
     .await?;
-    drop(agent);
     let minutes = start.elapsed()?.as_secs() / 60;
     let handful = 3 + usize::try_from(minutes)?;
     assert!(scene.reviews() <= handful, "{} reviews", scene.reviews());

@@ -24,11 +24,17 @@ var needsOutside = map[string]string{
 	"TestFailedDNSLookupProxy_HTTPCONN": "asks the resolver for a name below .com (matrix: unknown-host)",
 }
 
+// races are the tests whose verdict hangs on a race within the test process, so that ours has as many tries as upstream's agent.
+var races = map[string]string{
+	"TestProxyHandle_TunnelContextCancelled_GRPC": "one context ends the request and its tunnel, and the first to be heard of " +
+		"makes the error: fails with EOF at times with upstream's in-process agent too",
+}
+
 func main() {
 	binary := flag.String("tests", "", "upstream's integration tests, compiled by go test -c")
 	upstream := flag.String("upstream", "", "upstream's agent")
 	ours := flag.String("ours", "", "our agent")
-	tries := flag.Int("tries", 3, "how often upstream's own agent may try a test; ours has one")
+	tries := flag.Int("tries", 3, "how often upstream's own agent may try a test; ours has one, except where the test itself races")
 	outside := flag.Bool("outside", false, "also run the tests that reach for addresses beyond this machine")
 	filter := flag.String("run", "", "regular expression that a test's name must match")
 	flag.Parse()
@@ -80,13 +86,19 @@ func (s *suite) run(ctx context.Context, filter string, outside bool) (failed in
 	}
 	// Each agent goes through the tests at its own pace, since one of them takes a minute.
 	theirs := lane(selected, func(name string) ([]attempt, error) { return s.attempts(ctx, s.agents.upstream, name, s.tries) })
-	mine := lane(selected, func(name string) ([]attempt, error) { return s.attempts(ctx, s.agents.ours, name, 1) })
+	mine := lane(selected, func(name string) ([]attempt, error) {
+		tries := 1
+		if _, found := races[name]; found {
+			tries = s.tries
+		}
+		return s.attempts(ctx, s.agents.ours, name, tries)
+	})
 	for _, name := range selected {
 		left, right := <-theirs, <-mine
 		if err := errors.Join(left.err, right.err); err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
-		t.add(name, left.attempts, right.attempts[0])
+		t.add(name, left.attempts, right.attempts)
 	}
 	return t.summarise()
 }

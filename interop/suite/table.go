@@ -21,7 +21,7 @@ type table struct {
 	leftOut        []string
 }
 
-const rowFormat = "%-68s %-16s %-8s %s\n"
+const rowFormat = "%-68s %-14s %-14s %s\n"
 
 func newTable(out io.Writer) *table {
 	fmt.Fprintf(out, rowFormat, "test", "upstream agent", "ours", "seconds")
@@ -29,38 +29,29 @@ func newTable(out io.Writer) *table {
 }
 
 // add has a row for the test and one for each of its parts, in order of their names.
-func (t *table) add(name string, theirs []attempt, mine attempt) {
+func (t *table) add(name string, theirs, mine []attempt) {
 	rows := make(map[string]bool)
-	for _, one := range append(slices.Clone(theirs), mine) {
+	for _, one := range slices.Concat(theirs, mine) {
 		for row := range maps.Keys(one.verdicts) {
 			rows[row] = true
 		}
 	}
 	rows[name] = true
 	for _, row := range slices.Sorted(maps.Keys(rows)) {
-		passes := 0
-		for _, one := range theirs {
-			if one.passed(row) {
-				passes++
-			}
-		}
-		upstream := word(passes > 0)
-		if passes < len(theirs) {
-			upstream = fmt.Sprintf("%s, %d of %d", upstream, passes, len(theirs))
-		}
+		upstream, ours := tally(theirs, row), tally(mine, row)
 		took := ""
 		if row == name {
-			took = fmt.Sprintf("%.1f, %.1f", theirs[len(theirs)-1].took.Seconds(), mine.took.Seconds())
+			took = fmt.Sprintf("%.1f, %.1f", theirs[len(theirs)-1].took.Seconds(), mine[len(mine)-1].took.Seconds())
 		}
-		fmt.Fprintf(t.out, rowFormat, row, upstream, word(mine.passed(row)), took)
+		fmt.Fprintf(t.out, rowFormat, row, upstream, ours, took)
 		switch {
-		case mine.passed(row) && passes > 0:
+		case ours.passes > 0 && upstream.passes > 0:
 			t.both++
-		case mine.passed(row):
+		case ours.passes > 0:
 			t.oursOnly++
-		case passes > 0:
+		case upstream.passes > 0:
 			t.against = append(t.against, row)
-			t.tails[row] = tail(mine.output)
+			t.tails[row] = tail(mine[len(mine)-1].output)
 		default:
 			t.neither++
 		}
@@ -93,11 +84,30 @@ func (t *table) summarise() (failed int, err error) {
 	return len(t.against), nil
 }
 
-func word(passed bool) string {
-	if passed {
-		return "pass"
+// score is how often a row passed.
+type score struct {
+	passes, tries int
+}
+
+func tally(attempts []attempt, row string) score {
+	s := score{tries: len(attempts)}
+	for _, one := range attempts {
+		if one.passed(row) {
+			s.passes++
+		}
 	}
-	return "FAIL"
+	return s
+}
+
+func (s score) String() string {
+	word := "pass"
+	if s.passes == 0 {
+		word = "FAIL"
+	}
+	if s.passes < s.tries {
+		return fmt.Sprintf("%s, %d of %d", word, s.passes, s.tries)
+	}
+	return word
 }
 
 // tail is the end of what a test printed, each line cut.

@@ -88,8 +88,8 @@ pub struct Cli {
     #[arg(long)]
     pub sync_forever: bool,
 
-    /// Ping a server after this long, and give it up when no answer comes within 10s. At least 10s. Default: 31s, the least
-    /// that upstream's servers allow. (Upstream's default is 1h.)
+    /// Ping a server after this long, and give it up when no answer comes within 10s. At least 10s. Default: 10s at a server
+    /// of ours, 31s at one of upstream's, which tolerates no less. (Upstream's default is 1h.)
     #[arg(long, value_name = "DURATION")]
     pub keepalive_time: Option<GoDuration>,
 

@@ -27,6 +27,7 @@ use tunnel::batch::Batch;
 use tunnel::conn::Role;
 use tunnel::credit;
 use tunnel::grpc::Status;
+use tunnel::keepalive;
 use tunnel::ledger::Ledger;
 use tunnel::link::{self, Link};
 use tunnel::mux::Mux;
@@ -145,7 +146,7 @@ pub(crate) struct Connector {
     pub(crate) authority: String,
     pub(crate) tls: Current<Arc<rustls::ClientConfig>>,
     pub(crate) announcement: Announcement,
-    pub(crate) keepalive: Duration,
+    pub(crate) keepalive: Option<Duration>,
     pub(crate) resolver: Resolver,
     /// What stands between us and the servers.
     pub(crate) proxy: Option<Proxy>,
@@ -263,10 +264,14 @@ impl Connector {
             let (head, recv) = response.into_parts();
             let greeting = call::greeting(&head)?;
             let mux = Mux::new(Role::Agent, self.ledger.clone(), self.observer.clone());
-            // Upstream's server says nothing of it.
-            if let Some(window) = credit::announced(&head.headers) {
-                mux.use_credit(window);
-            }
+            // Upstream's server says nothing of it, and takes more frequent pings for an attack.
+            let interval = match credit::announced(&head.headers) {
+                Some(window) => {
+                    mux.use_credit(window);
+                    keepalive::DEFAULT_INTERVAL
+                }
+                None => keepalive::UPSTREAM_INTERVAL,
+            };
             let link = Link::new(mux.clone(), send, recv);
             Ok(Tunnel {
                 greeting,
@@ -276,7 +281,7 @@ impl Connector {
                 link,
                 driver,
                 ping_pong,
-                keepalive: self.keepalive,
+                keepalive: self.keepalive.unwrap_or(interval),
             })
         };
         timeout_at(Instant::now() + GREETING_LIMIT, Box::pin(call))
@@ -293,7 +298,7 @@ fn tune(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let tuned = socket
         .set_tcp_nodelay(true)
-        .and_then(|()| socket.set_tcp_keepalive(&keepalive()))
+        .and_then(|()| socket.set_tcp_keepalive(&tcp_keepalive()))
         .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)));
     if let Err(error) = tuned {
         tracing::warn!(%error, "could not set the options of the socket to a server");
@@ -313,7 +318,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 }
 
 /// Keepalive as Go's dialler sets it.
-pub(crate) fn keepalive() -> TcpKeepalive {
+pub(crate) fn tcp_keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(TCP_KEEPALIVE)
         .with_interval(TCP_KEEPALIVE)

@@ -39,7 +39,7 @@ use crate::admin::Heartbeat;
 use crate::client::{ConnectError, Connector, Tunnel, TunnelEnd, Via, chain};
 use crate::config::SyncConfig;
 use crate::endpoint::{Dialer, Endpoints};
-use crate::metrics::{Attempt, Metrics};
+use crate::metrics::{Attempt, Metrics, TunnelKind};
 use crate::server_count::{CountSource, ServerCount};
 use crate::standing::{MAX_TROUBLES, Server, Standing};
 use route::Route;
@@ -221,6 +221,7 @@ impl<C: Connect> ClientSet<C> {
             is_draining: Cell::new(false),
             retired: CancellationToken::new(),
             counted: RefCell::new(self.metrics().tunnel_opened()),
+            _kind: self.metrics().tunnel_of(TunnelKind::of(tunnel.mux())),
             server_id,
         });
         let replaced = self.clients.insert(client.clone());

@@ -126,7 +126,8 @@ pub struct Config {
     pub(crate) leases: Option<LeaseConfig>,
     pub(crate) egress: Policy,
     pub(crate) profiling: bool,
-    pub(crate) keepalive: Duration,
+    /// `None`: as the server allows.
+    pub(crate) keepalive: Option<Duration>,
     pub(crate) memory_budget: usize,
     pub(crate) health: (String, u16),
     pub(crate) admin: (String, u16),
@@ -183,11 +184,7 @@ impl Config {
             leases: leases(cli),
             egress,
             profiling: cli.enable_profiling,
-            keepalive: cli
-                .keepalive_time
-                .map_or(tunnel::keepalive::AGENT_INTERVAL, |time| {
-                    at_least(time, MIN_KEEPALIVE)
-                }),
+            keepalive: cli.keepalive_time.map(|time| at_least(time, MIN_KEEPALIVE)),
             memory_budget: cli
                 .memory_budget
                 .unwrap_or_else(|| ledger::default_budget(daemon::memory::limit())),

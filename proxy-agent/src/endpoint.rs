@@ -22,7 +22,7 @@ use tunnel::observe::Limit;
 use tunnel::packet::DialId;
 
 use crate::activity::Activity;
-use crate::client::keepalive;
+use crate::client::tcp_keepalive;
 use crate::dial::{DialFailure, Resolver, Target, dial};
 use crate::metrics::Metrics;
 
@@ -210,7 +210,7 @@ fn tune(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let tuned = socket
         .set_tcp_nodelay(true)
-        .and_then(|()| socket.set_tcp_keepalive(&keepalive()));
+        .and_then(|()| socket.set_tcp_keepalive(&tcp_keepalive()));
     if let Err(error) = tuned {
         tracing::debug!(%error, "could not set the options of a socket to a target");
     }

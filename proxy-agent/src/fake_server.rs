@@ -126,7 +126,7 @@ impl FakeServers {
                 identifiers: "".parse().unwrap(),
                 token: None,
             },
-            keepalive: tunnel::keepalive::AGENT_INTERVAL,
+            keepalive: None,
             resolver: Resolver::default(),
             proxy: None,
             ledger: Rc::new(Ledger::new(DEFAULT_BUDGET)),

@@ -195,7 +195,7 @@ impl Config {
                 health: address("--health-port", &cli.health_bind_address, cli.health_port),
                 server_id,
                 server_count,
-                keepalive: positive(cli.keepalive_time).unwrap_or(keepalive::SERVER_INTERVAL),
+                keepalive: positive(cli.keepalive_time).unwrap_or(keepalive::DEFAULT_INTERVAL),
                 frontend_keepalive: positive(cli.frontend_keepalive_time)
                     .unwrap_or(FRONTEND_KEEPALIVE),
                 dial_timeout: if dial_timeout.is_zero() {

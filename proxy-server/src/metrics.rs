@@ -66,10 +66,10 @@ pub struct Metrics {
     pub pending_dials: IntGauge,
     /// Connections.
     pub established: IntGauge,
-    /// Clients of the gRPC frontend that are not read, because what they sent before waits for the tunnel.
-    pub full_proxy_channels: IntGauge,
-    /// Agents whose tunnels are paced, because readers of theirs hold the window.
-    pub full_connect_channels: IntGauge,
+    /// Clients that are not read, because what they sent before waits for the tunnel.
+    full_proxy_channels: IntGauge,
+    /// Agents whose tunnel's window is held by readers that take too little.
+    full_connect_channels: IntGauge,
     /// Payload bytes taken from clients for agents.
     pub bytes_to_agents: IntCounter,
     /// Payload bytes of agents given to clients.
@@ -343,6 +343,13 @@ impl Metrics {
     pub fn set_agents(&self, state: AgentState, tunnels: usize) {
         let tunnels = i64::try_from(tunnels).unwrap_or(i64::MAX);
         self.agents.with_label_values(&[state.name()]).set(tunnels);
+    }
+
+    /// That many clients, and agents, are not read now because what they sent before has nowhere to go.
+    pub fn set_full_channels(&self, clients: usize, agents: usize) {
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        self.full_proxy_channels.set(number(clients));
+        self.full_connect_channels.set(number(agents));
     }
 
     /// A tunnel of a kind is open for as long as the guard lives.

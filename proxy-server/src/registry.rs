@@ -125,7 +125,8 @@ impl Registry {
         }
     }
 
-    /// Brings the gauge of tunnels by state up to date. A suspect clears itself by a sign of life, so it is asked from time to time.
+    /// Brings up to date what is cheaper to look at from time to time than to count: tunnels by state, as a suspect clears
+    /// itself by a sign of life, and who is not read because a queue is full.
     pub fn update_gauges(&self) {
         let state = self.state.borrow();
         for agent_state in AgentState::ALL {
@@ -133,6 +134,10 @@ impl Registry {
             let tunnels = backends.filter(|backend| backend.state() == agent_state);
             self.metrics.set_agents(agent_state, tunnels.count());
         }
+        let backends = || state.agents.iter().map(|backend| &backend.tunnel);
+        let clients: usize = backends().map(|tunnel| tunnel.full_connections()).sum();
+        let agents = backends().filter(|tunnel| tunnel.is_withholding()).count();
+        self.metrics.set_full_channels(clients, agents);
     }
 
     fn drain(&self, backend: &Rc<Backend>) {

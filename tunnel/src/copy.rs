@@ -144,6 +144,8 @@ struct Copy<S> {
     buffer: ReadBuffer,
     writing: Writing,
     pieces: VecDeque<Bytes>,
+    /// Since when the first piece waits for the socket.
+    waiting: Option<Instant>,
     needs_flush: bool,
     hold: Option<Pin<Box<Sleep>>>,
     hang_up: HangUp,
@@ -203,6 +205,7 @@ impl<S: Socket> Copy<S> {
             buffer: ReadBuffer::default(),
             writing: Writing::Open,
             pieces: VecDeque::new(),
+            waiting: None,
             needs_flush: false,
             hold: (!options.hold.is_zero()).then(|| Box::pin(sleep(options.hold))),
             hang_up: if options.watch_for_hang_up {
@@ -311,9 +314,11 @@ impl<S: Socket> Copy<S> {
                 self.hold = None;
             }
             if !self.pieces.is_empty() {
+                let since = *self.waiting.get_or_insert_with(Instant::now);
                 let written = ready!(self.poll_write_pieces(cx))?;
+                self.waiting = None;
                 self.received += written as u64;
-                self.connection.delivered(written);
+                self.connection.delivered(written, since.elapsed());
                 self.needs_flush = true;
                 let Some(left) = budget.checked_sub(written) else {
                     cx.waker().wake_by_ref();

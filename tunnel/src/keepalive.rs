@@ -5,11 +5,12 @@
 
 use tokio::time::{Duration, Instant};
 
-/// Default of a server towards agents: a ping after 10 s, so that a dead agent is noticed within 20 s.
-pub const SERVER_INTERVAL: Duration = Duration::from_secs(10);
+/// Default towards a peer that does not limit pings, which is an agent or a server of ours: a ping after 10 s, so that a dead peer is
+/// noticed within 20 s.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Default of an agent towards a server: just above what an upstream server tolerates.
-pub const AGENT_INTERVAL: Duration = Duration::from_secs(31);
+/// Default of an agent towards an upstream server: just above the least that it tolerates.
+pub const UPSTREAM_INTERVAL: Duration = Duration::from_secs(31);
 
 /// How long a ping may stay unanswered.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn our_agent_stays_above_what_an_upstream_server_tolerates() {
-        assert!(AGENT_INTERVAL > Duration::from_secs(30));
-        assert!(SERVER_INTERVAL + TIMEOUT <= Duration::from_secs(20));
+        assert!(UPSTREAM_INTERVAL > Duration::from_secs(30));
+        assert!(DEFAULT_INTERVAL + TIMEOUT <= Duration::from_secs(20));
     }
 }

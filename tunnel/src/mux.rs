@@ -169,6 +169,11 @@ impl Mux {
         self.state.borrow_mut().credit = Some(window);
     }
 
+    /// Whether the peer is one of ours, see [`Self::use_credit`].
+    pub fn uses_credit(&self) -> bool {
+        self.state.borrow().credit.is_some()
+    }
+
     /// Asks the agent for a connection. Resolves with the agent's answer; dropping it gives the dial up.
     pub fn dial(self: &Rc<Self>, protocol: &str, address: &str) -> Dial {
         let mut state = self.state.borrow_mut();
@@ -254,6 +259,13 @@ impl Mux {
         self.state.borrow().dials.len()
     }
 
+    /// Connections that take nothing more from their sockets until some of it has been sent. Looks at each.
+    pub fn full_connections(&self) -> usize {
+        let state = self.state.borrow();
+        let lanes = state.lanes.values();
+        lanes.filter(|lane| !lane.conn.borrow().has_room()).count()
+    }
+
     /// Whether the tunnel holds back its peer because readers hold most of its window.
     #[must_use]
     pub fn is_paced(&self) -> bool {
@@ -291,6 +303,7 @@ impl Mux {
             Ok(Decoded::Packet(mut packet)) => {
                 self.observer.received(Some(packet.kind()));
                 if let Packet::Data { payload, .. } = &mut packet {
+                    self.observer.data_received(payload.len());
                     unpin(payload, message.len());
                 }
                 Ok(match self.role {
@@ -435,6 +448,9 @@ impl Mux {
     fn on_dial_response(self: &Rc<Self>, error: String, conn: ConnectId, dial: DialId) {
         let mut state = self.state.borrow_mut();
         let pending = state.dials.remove(&dial);
+        if pending.is_none() {
+            self.observer.unrecognized_answer();
+        }
         if !error.is_empty() {
             if let Some(pending) = pending {
                 pending.resolve(Err(DialError::Refused(shortened(error))));
@@ -520,6 +536,7 @@ impl Mux {
                         payload = bytes;
                     }
                     self.observer.sent(PacketKind::Data);
+                    self.observer.data_sent(sent);
                     sent
                 }
                 Some(Outgoing::Close(packet)) => {

@@ -1,5 +1,7 @@
 //! What a tunnel tells whoever counts.
 
+use std::time::Duration;
+
 use crate::packet::PacketKind;
 
 /// Hears of the events of a tunnel. Called on the data path: must be cheap and must not call back into the tunnel.
@@ -13,6 +15,24 @@ pub trait Observe: std::fmt::Debug {
     fn sent(&self, kind: PacketKind) {
         let _: PacketKind = kind;
     }
+
+    /// Payload of a connection came.
+    fn data_received(&self, bytes: usize) {
+        let _: usize = bytes;
+    }
+
+    /// Payload of a connection was handed to HTTP/2.
+    fn data_sent(&self, bytes: usize) {
+        let _: usize = bytes;
+    }
+
+    /// Received payload went on to its reader, who let it wait for this long.
+    fn delivered(&self, waited: Duration) {
+        let _: Duration = waited;
+    }
+
+    /// The agent answered a dial that nobody waits for: it was given up, or never made.
+    fn unrecognized_answer(&self) {}
 
     /// A packet made no sense: payload and type disagree, wrong direction, id out of range.
     fn violation(&self) {}

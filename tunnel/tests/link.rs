@@ -196,7 +196,7 @@ async fn read(connection: &Connection) -> Option<Bytes> {
     let bytes = poll_fn(|cx| connection.poll_recv(cx, usize::MAX))
         .await
         .unwrap()?;
-    connection.delivered(bytes.len());
+    connection.delivered(bytes.len(), Duration::ZERO);
     Some(bytes)
 }
 

@@ -56,6 +56,21 @@ async fn a_server_is_told_who_we_are_and_says_who_it_is() {
     assert!(!request.headers().contains_key("authorization"));
 }
 
+/// wire-protocol.md T9.
+#[tokio::test]
+async fn a_server_of_ours_is_pinged_more_often_than_upstreams_tolerates() {
+    let upstream = connect(Manner::server("a", 1)).await.1.unwrap();
+    let credit = credit::announcement().to_str().unwrap().to_owned();
+    let ours = [
+        ("serverid", "a"),
+        ("servercount", "1"),
+        (credit::HEADER, &credit),
+    ];
+    let ours = connect(headers(&ours)).await.1.unwrap();
+    assert_eq!(upstream.keepalive, keepalive::UPSTREAM_INTERVAL);
+    assert_eq!(ours.keepalive, keepalive::DEFAULT_INTERVAL);
+}
+
 #[tokio::test]
 async fn a_refusal_comes_with_the_servers_status() {
     let status = Status::new(

@@ -32,6 +32,8 @@ pub(super) struct Client {
     pub(super) retired: CancellationToken,
     /// The gauge that it counts in.
     pub(super) counted: RefCell<Open>,
+    /// Counts it by its kind.
+    pub(super) _kind: Open,
 }
 
 /// What to do with a tunnel that has just come.
@@ -160,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::fake_server::{FakeServers, PEER};
-    use crate::metrics::Metrics;
+    use crate::metrics::{Metrics, TunnelKind};
 
     /// wire-protocol.md W22.
     #[tokio::test]
@@ -179,6 +181,7 @@ mod tests {
                 is_draining: Cell::new(false),
                 retired: CancellationToken::new(),
                 counted: RefCell::new(metrics.tunnel_opened()),
+                _kind: metrics.tunnel_of(TunnelKind::Packet),
             })
         };
         let (old, new) = (client(), client());

@@ -64,7 +64,7 @@ fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
         config.tls.current().alpn_protocols,
         [&b"foo"[..], b"bar", b"h2"]
     );
-    assert_eq!(config.keepalive, tunnel::keepalive::AGENT_INTERVAL);
+    assert_eq!(config.keepalive, None);
     let shown = format!("{config:?}");
     assert!(
         shown.contains("127.0.0.1:8091") && !shown.contains("PRIVATE"),
@@ -104,10 +104,10 @@ fn durations_are_kept_within_what_is_safe() {
     let of = |args: &[&str]| Config::new(&full(&folder, args), "").unwrap();
     assert_eq!(
         of(&["--keepalive-time=1h"]).keepalive,
-        Duration::from_secs(3600)
+        Some(Duration::from_secs(3600))
     );
-    assert_eq!(of(&["--keepalive-time=1s"]).keepalive, MIN_KEEPALIVE);
-    assert_eq!(of(&["--keepalive-time=-1s"]).keepalive, MIN_KEEPALIVE);
+    assert_eq!(of(&["--keepalive-time=1s"]).keepalive, Some(MIN_KEEPALIVE));
+    assert_eq!(of(&["--keepalive-time=-1s"]).keepalive, Some(MIN_KEEPALIVE));
     assert_eq!(of(&["--sync-interval=0s"]).sync.interval, MIN_SYNC_INTERVAL);
 }
 

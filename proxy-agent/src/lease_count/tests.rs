@@ -108,7 +108,11 @@ async fn valid_leases_of_the_label_are_counted_as_they_come_and_go() {
     scene.api.delete_lease("kube-system", "b");
     scene.api.delete_lease("kube-system", "c");
     scene.until(1).await;
-    assert_eq!(counts(&scene.metrics, "200"), (1.0, 1.0), "one list, one watch");
+    assert_eq!(
+        counts(&scene.metrics, "200"),
+        (1.0, 1.0),
+        "one list, one watch"
+    );
 }
 
 #[tokio::test]

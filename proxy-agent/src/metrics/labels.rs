@@ -1,5 +1,7 @@
 //! Values of labels.
 
+use tunnel::mux::Mux;
+
 /// How a dial to a target failed. Each counts under upstream's [`reason`](Self::reason) and under our
 /// [`cause`](Self::cause).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +100,15 @@ pub enum TunnelKind {
 
 impl TunnelKind {
     pub(super) const ALL: [Self; 2] = [Self::Packet, Self::Credit];
+
+    /// Of a tunnel that is up.
+    pub(crate) fn of(mux: &Mux) -> Self {
+        if mux.uses_credit() {
+            Self::Credit
+        } else {
+            Self::Packet
+        }
+    }
 
     pub(super) const fn name(self) -> &'static str {
         match self {

@@ -17,6 +17,8 @@ pub(crate) struct TunnelObserver {
     limits: [IntCounter; Limit::ALL.len()],
     stalled: IntCounter,
     violations: IntCounter,
+    bytes_to_targets: IntCounter,
+    bytes_from_targets: IntCounter,
 }
 
 impl TunnelObserver {
@@ -30,6 +32,8 @@ impl TunnelObserver {
             limits: Limit::ALL.map(|limit| metrics.limit_hits.with_label_values(&[limit.name()])),
             stalled: metrics.stalled.clone(),
             violations: metrics.violations.clone(),
+            bytes_to_targets: metrics.bytes_to_targets.clone(),
+            bytes_from_targets: metrics.bytes_from_targets.clone(),
         }
     }
 }
@@ -45,6 +49,14 @@ impl Observe for TunnelObserver {
         if let Some(counter) = self.sent.get(kind as usize) {
             counter.inc();
         }
+    }
+
+    fn data_received(&self, bytes: usize) {
+        self.bytes_to_targets.inc_by(bytes as u64);
+    }
+
+    fn data_sent(&self, bytes: usize) {
+        self.bytes_from_targets.inc_by(bytes as u64);
     }
 
     fn violation(&self) {

@@ -15,7 +15,7 @@ fn a_plain_start_line_gives_safe_defaults() {
     assert_eq!((config.server_id.as_str(), config.server_count), ("a", 1));
     assert_eq!(
         (config.dial_timeout, config.keepalive),
-        (DIAL_TIMEOUT, keepalive::SERVER_INTERVAL)
+        (DIAL_TIMEOUT, keepalive::DEFAULT_INTERVAL)
     );
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     assert!(matches!(config.frontend, FrontendConfig::Uds { .. }));

@@ -1,6 +1,6 @@
 //! Counting packets without a look-up for each.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use prometheus::IntCounter;
 use tunnel::{
@@ -8,7 +8,7 @@ use tunnel::{
     packet::PacketKind,
 };
 
-use super::{Metrics, Segment};
+use super::{DialFailure, Metrics, Segment};
 
 /// Counters of one direction, see [`Metrics::packets`].
 #[derive(Debug)]
@@ -62,6 +62,22 @@ impl Observe for AgentObserver {
 
     fn sent(&self, kind: PacketKind) {
         self.sent.count(Some(kind));
+    }
+
+    fn data_received(&self, bytes: usize) {
+        self.metrics.bytes_from_agents.inc_by(bytes as u64);
+    }
+
+    fn data_sent(&self, bytes: usize) {
+        self.metrics.bytes_to_agents.inc_by(bytes as u64);
+    }
+
+    fn delivered(&self, waited: Duration) {
+        self.metrics.frontend_write.observe(waited.as_secs_f64());
+    }
+
+    fn unrecognized_answer(&self) {
+        self.metrics.dial_failed(DialFailure::UnrecognizedResponse);
     }
 
     fn violation(&self) {

@@ -197,8 +197,9 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Reports that `len` received bytes have left this process.
-    pub fn delivered(&self, len: usize) {
+    /// Reports that `len` received bytes have left this process, and how long they had to wait for a reader with room.
+    pub fn delivered(&self, len: usize, waited: Duration) {
+        self.mux.observer.delivered(waited);
         let mut conn = self.lane.conn.borrow_mut();
         let freed = conn.delivered(len);
         let mut state = self.mux.state.borrow_mut();

@@ -57,6 +57,11 @@ impl Mux {
         release
     }
 
+    /// Whether window is withheld, because readers hold more than their share.
+    pub fn is_withholding(&self) -> bool {
+        self.state.borrow().window.withheld > 0
+    }
+
     /// Enters or leaves paced mode for a tunnel whose receive window is `size` bytes; whether it is paced now.
     pub fn update_pace(&self, size: usize) -> bool {
         let window = &mut self.state.borrow_mut().window;

@@ -13,6 +13,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -34,12 +35,32 @@ struct Seen {
     violations: Cell<usize>,
     stalled: Cell<usize>,
     limits: RefCell<Vec<Limit>>,
+    data_received: Cell<usize>,
+    data_sent: Cell<usize>,
+    waited: RefCell<Vec<Duration>>,
+    unrecognized: Cell<usize>,
 }
 
 impl Observe for Seen {
     fn received(&self, kind: Option<PacketKind>) {
         self.unknown
             .update(|count| count + usize::from(kind.is_none()));
+    }
+
+    fn data_received(&self, bytes: usize) {
+        self.data_received.update(|all| all + bytes);
+    }
+
+    fn data_sent(&self, bytes: usize) {
+        self.data_sent.update(|all| all + bytes);
+    }
+
+    fn delivered(&self, waited: Duration) {
+        self.waited.borrow_mut().push(waited);
+    }
+
+    fn unrecognized_answer(&self) {
+        self.unrecognized.update(|count| count + 1);
     }
 
     fn violation(&self) {
@@ -262,7 +283,7 @@ fn read_all(connection: &Connection) -> (Vec<u8>, Option<Result<(), Ended>>) {
     loop {
         match connection.poll_recv(&cx(), usize::MAX) {
             Poll::Ready(Ok(Some(bytes))) => {
-                connection.delivered(bytes.len());
+                connection.delivered(bytes.len(), Duration::ZERO);
                 got.extend_from_slice(&bytes);
             }
             Poll::Ready(Ok(None)) => return (got, Some(Ok(()))),

@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tunnel::{
     batch::Batch,
     codec::{self, DecodeError, Decoded},
@@ -63,6 +63,8 @@ struct Open {
     id: ConnectId,
     /// Until it passes or the client has spoken, what the target says is held back.
     hold: Option<Pin<Box<Sleep>>>,
+    /// Since when what was received waits for room in the stream.
+    waiting: Option<Instant>,
     /// Once the target has closed: when the client must have taken something of what is left.
     flush: Option<Pin<Box<Sleep>>>,
     _counted: Established,
@@ -351,6 +353,7 @@ impl Stream {
                     connection,
                     id,
                     hold: Some(Box::pin(sleep(FIRST_BYTES_PAUSE))),
+                    waiting: None,
                     flush: None,
                     _counted: guard,
                 }));
@@ -407,7 +410,11 @@ impl Stream {
             }
             open.hold = None;
         }
-        open.connection.poll_recv_ready(cx).is_ready()
+        let is_ready = open.connection.poll_recv_ready(cx).is_ready();
+        if is_ready {
+            open.waiting.get_or_insert_with(Instant::now);
+        }
+        is_ready
     }
 
     fn next_batch(&mut self, cx: &Context<'_>) -> Option<Batch> {
@@ -437,8 +444,12 @@ impl Stream {
         };
         let id = open.id;
         // HTTP/2 holds at most its send buffer of a stream; from there on it is the client's pace.
-        open.connection.delivered(len);
+        let waited = open
+            .waiting
+            .take()
+            .map_or(Duration::ZERO, |at| at.elapsed());
         if len > 0 {
+            open.connection.delivered(len, waited);
             open.flush = None;
         }
         if let Some(error) = end {

@@ -109,7 +109,7 @@ async fn received(connection: &Connection) -> Option<Bytes> {
     let bytes = poll_fn(|cx| connection.poll_recv(cx, usize::MAX))
         .await
         .unwrap()?;
-    connection.delivered(bytes.len());
+    connection.delivered(bytes.len(), Duration::ZERO);
     Some(bytes)
 }
 

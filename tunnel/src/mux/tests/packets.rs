@@ -202,3 +202,43 @@ fn a_keystroke_overtakes_a_bulk_transfer() {
     let next = packets_of(bytes_of(server.mux.next_batch().unwrap()));
     assert_eq!(next.first(), Some(&data(2, "q")));
 }
+
+#[test]
+fn whoever_counts_hears_of_payload_of_waits_and_of_answers_that_nobody_asked_for() {
+    let mut pair = Pair::new();
+    let (at_server, at_agent) = pair.connect();
+    at_server.send(pattern(1, 30_000));
+    at_agent.send(pattern(2, 500));
+    pair.pump();
+    assert_eq!(read_all(&at_server).0.len(), 500);
+    at_server.delivered(0, Duration::from_secs(3));
+    let (server, agent) = (&pair.server.seen, &pair.agent.seen);
+    assert_eq!(
+        [server.data_sent.get(), server.data_received.get()],
+        [30_000, 500]
+    );
+    assert_eq!(
+        [agent.data_sent.get(), agent.data_received.get()],
+        [500, 30_000]
+    );
+    assert_eq!(
+        *server.waited.borrow(),
+        [Duration::ZERO, Duration::from_secs(3)]
+    );
+    assert_eq!(server.unrecognized.get(), 0);
+    pair.server.feed(&success(77, DialId(12345)));
+    assert_eq!(pair.server.seen.unrecognized.get(), 1);
+}
+
+#[test]
+fn connections_that_take_no_more_are_counted_until_there_is_room() {
+    let mut pair = Pair::new();
+    let (at_server, _at_agent) = pair.connect();
+    assert_eq!(pair.server.mux.full_connections(), 0);
+    while at_server.poll_send_ready(&cx()).is_ready() {
+        at_server.send(pattern(1, 16_000));
+    }
+    assert_eq!(pair.server.mux.full_connections(), 1);
+    pair.pump();
+    assert_eq!(pair.server.mux.full_connections(), 0);
+}

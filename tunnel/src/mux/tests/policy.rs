@@ -31,8 +31,10 @@ fn a_stalled_reader_takes_its_share_of_the_budget_before_its_window_is_withheld(
         "{taken}"
     );
     assert!(server.ledger.used() > share);
+    assert!(server.mux.is_withholding());
     drop(stalled);
     server.release();
+    assert!(!server.mux.is_withholding());
     assert_eq!(
         (server.released, server.ledger.used()),
         (server.received, 0)
@@ -93,7 +95,7 @@ fn grants_shrink_to_nothing_with_the_budget_and_by_what_readers_took() {
         panic!("nothing to read")
     };
     let drained = bytes.len() + more.len();
-    stalled.delivered(drained);
+    stalled.delivered(drained, Duration::ZERO);
     assert_eq!(server.mux.take_window(), drained);
     server.released += drained;
     server.mux.pace();
@@ -181,7 +183,7 @@ fn a_reader_that_makes_any_progress_is_never_reset() {
         let Poll::Ready(Ok(Some(bytes))) = slow.poll_recv(&cx(), 1) else {
             panic!("reset")
         };
-        slow.delivered(bytes.len());
+        slow.delivered(bytes.len(), Duration::ZERO);
         server.release();
         fill(&mut server, 1);
     }

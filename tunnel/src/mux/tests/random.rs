@@ -117,7 +117,7 @@ impl Local {
             Poll::Pending => assert_eq!(self.end, None, "an end that was taken back"),
         }
         if deliver && let Some(connection) = &self.connection {
-            connection.delivered(std::mem::take(&mut self.undelivered));
+            connection.delivered(std::mem::take(&mut self.undelivered), Duration::ZERO);
         }
     }
 
@@ -213,7 +213,7 @@ impl World {
                 self.carry(from, chunks, chunk);
             }
             Op::Tick { seconds } => {
-                self.now += tokio::time::Duration::from_secs(seconds);
+                self.now += Duration::from_secs(seconds);
                 self.pair.server.mux.tick(self.now);
                 self.pair.agent.mux.tick(self.now);
             }

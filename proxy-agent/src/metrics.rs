@@ -104,11 +104,11 @@ impl Metrics {
                 "Latency of dial to the remote endpoint in seconds",
                 &LATENCY_BUCKETS,
             )?,
-            dial_failures: make.counters(
+            // None before its first: upstream's integration suite compares the whole family, and takes a zero for one too many.
+            dial_failures: make.counters_by(
                 "endpoint_dial_failure_total",
                 "Number of failures dialing the remote endpoint, by reason (example: timeout).",
-                "reason",
-                &DialFailureReason::ALL.map(DialFailureReason::reason),
+                &["reason"],
             )?,
             dial_causes: make.counters(
                 "endpoint_dial_failures_by_cause_total",

@@ -64,7 +64,7 @@ async fn a_server_of_ours_is_pinged_more_often_than_upstreams_tolerates() {
     let ours = [
         ("serverid", "a"),
         ("servercount", "1"),
-        (credit::HEADER, &credit),
+        ("adit-credit", &credit),
     ];
     let ours = connect(headers(&ours)).await.1.unwrap();
     assert_eq!(upstream.keepalive, keepalive::UPSTREAM_INTERVAL);

@@ -34,7 +34,7 @@ const LATENCY: [&str; 8] = ["0.005", "0.025", "0.1", "0.5", "2.5", "10", "30", "
 
 /// Name, type, HELP, labels of the series that are there from the start. Copied by hand from upstream's
 /// `pkg/agent/metrics/metrics.go` of v0.36.0.
-const UPSTREAM: [(&str, &str, &str, &[&str]); 9] = [
+const UPSTREAM: [(&str, &str, &str, &[&str]); 8] = [
     (
         "dial_duration_seconds",
         "histogram",
@@ -46,12 +46,6 @@ const UPSTREAM: [(&str, &str, &str, &[&str]); 9] = [
         "counter",
         "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). DEPRECATED, please use stream_events_error_total",
         &["{direction=\"from_server\"}", "{direction=\"to_server\"}"],
-    ),
-    (
-        "endpoint_dial_failure_total",
-        "counter",
-        "Number of failures dialing the remote endpoint, by reason (example: timeout).",
-        &["{reason=\"timeout\"}", "{reason=\"unknown\"}"],
     ),
     (
         "open_server_connections",
@@ -117,6 +111,8 @@ fn upstreams_metrics_are_there_from_the_start_at_zero_as_upstream_writes_them() 
         }
         assert_eq!(series(&text, name), expected);
     }
+    // Upstream's integration suite compares all of this family with what it expects, and takes a zero for one too many.
+    assert!(series(&text, "endpoint_dial_failure_total").is_empty());
     for line in ["tunnels{kind=\"packet\"} 0", "reached_server_count 0"] {
         assert!(text.contains(&format!("\n{PREFIX}{line}\n")), "{line}");
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,8 +31,8 @@ pub(crate) enum TunnelEnd {
     /// The stream.
     #[error(transparent)]
     Link(#[from] LinkEnd),
-    /// The connection below it.
-    #[error("connection closed")]
+    /// The connection below it, with or without a word: a server that leaves closes its sockets.
+    #[error("server closed the connection")]
     Closed,
     /// It was no longer needed.
     #[error("no longer needed")]
@@ -162,15 +163,23 @@ async fn carry(
             closed = Some(ended);
         }
         if let Poll::Ready(end) = run.as_mut().poll(cx) {
-            return Poll::Ready(TunnelEnd::Link(end));
+            return Poll::Ready(match end {
+                LinkEnd::Broken(error) => broken(error),
+                end => TunnelEnd::Link(end),
+            });
         }
         if let Some(ended) = closed.take() {
-            return Poll::Ready(match ended {
-                Ok(()) => TunnelEnd::Closed,
-                Err(error) => TunnelEnd::Link(LinkEnd::Broken(error)),
-            });
+            return Poll::Ready(ended.map_or_else(broken, |()| TunnelEnd::Closed));
         }
         watch.as_mut().poll(cx).map(|()| TunnelEnd::Dead)
     })
     .await
+}
+
+/// An end of file is the server's close, though TLS would have it announced.
+fn broken(error: h2::Error) -> TunnelEnd {
+    match error.get_io() {
+        Some(io) if io.kind() == io::ErrorKind::UnexpectedEof => TunnelEnd::Closed,
+        _ => TunnelEnd::Link(LinkEnd::Broken(error)),
+    }
 }

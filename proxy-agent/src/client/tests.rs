@@ -202,3 +202,17 @@ async fn a_literal_address_is_one_route_in_every_form() {
         assert_eq!(routes, [Via::Address(address.parse().unwrap())], "{host}");
     }
 }
+
+#[tokio::test]
+async fn a_server_that_closes_without_a_word_has_closed_and_nothing_worse() {
+    let servers = FakeServers::new([Manner::server("a", 1)]);
+    let connecting = servers.clone();
+    let end = LocalSet::new()
+        .run_until(async move {
+            let tunnel = connecting.connect(Via::Address(PEER)).await.unwrap();
+            connecting.last().cut.cancel();
+            tunnel.run(|_| {}, std::future::pending()).await
+        })
+        .await;
+    assert!(matches!(end, TunnelEnd::Closed), "{end:?}");
+}

@@ -7,6 +7,7 @@ mod agent;
 mod balancer;
 mod binaries;
 mod cluster;
+mod launch;
 mod pki;
 mod pod;
 mod ports;

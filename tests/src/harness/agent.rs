@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::{
     PATIENCE, Pki, Pod, Process, binaries,
-    process::{Ended, FileLimits, program},
+    launch::Launch,
+    process::{Ended, FileLimits},
     server::{loopback, wait_for},
 };
 
@@ -15,10 +16,7 @@ use super::{
 pub struct AgentBuilder {
     server: SocketAddr,
     pki: Arc<Pki>,
-    flags: Vec<String>,
-    file_limits: Option<FileLimits>,
-    pod: Option<Pod>,
-    is_quiet: bool,
+    launch: Launch,
 }
 
 impl AgentBuilder {
@@ -28,38 +26,40 @@ impl AgentBuilder {
         Self {
             server,
             pki,
-            flags: Vec::new(),
-            file_limits: None,
-            pod: None,
-            is_quiet: false,
+            launch: Launch::default(),
         }
+    }
+
+    pub(super) fn launch(mut self, launch: Launch) -> Self {
+        self.launch = launch;
+        self
     }
 
     /// Adds a flag, as `--name=value`; it wins over the harness' own.
     #[must_use]
     pub fn flag(mut self, flag: impl Into<String>) -> Self {
-        self.flags.push(flag.into());
+        self.launch.flags.push(flag.into());
         self
     }
 
     /// Starts it under these limits of open files.
     #[must_use]
     pub fn file_limits(mut self, limits: FileLimits) -> Self {
-        self.file_limits = Some(limits);
+        self.launch.file_limits = Some(limits);
         self
     }
 
     /// Starts it in this file system.
     #[must_use]
     pub fn pod(mut self, pod: Pod) -> Self {
-        self.pod = Some(pod);
+        self.launch.pod = Some(pod);
         self
     }
 
     /// Prints no log at its end.
     #[must_use]
     pub fn quiet(mut self) -> Self {
-        self.is_quiet = true;
+        self.launch.is_quiet = true;
         self
     }
 
@@ -80,10 +80,8 @@ impl AgentBuilder {
     pub async fn start_unconnected(self) -> Result<Agent> {
         let health = loopback()?;
         let admin = loopback()?;
-        let mut process = Process::spawn("proxy-agent", self.command(health, admin)?)?;
-        if self.is_quiet {
-            process = process.quiet();
-        }
+        let command = self.command(health, admin)?;
+        let mut process = self.launch.spawn("proxy-agent", command)?;
         wait_for(&mut process, health, "/healthz").await?;
         Ok(Agent {
             process,
@@ -102,29 +100,23 @@ impl AgentBuilder {
     }
 
     fn command(&self, health: SocketAddr, admin: SocketAddr) -> Result<Command> {
-        let mut command = program(&binaries()?.agent, self.file_limits);
-        command
-            .arg(format!(
-                "--agent-cert={}",
-                self.pki.agent.certificate.display()
-            ))
-            .arg(format!("--agent-key={}", self.pki.agent.key.display()))
-            .arg(format!("--ca-cert={}", self.pki.ca.display()))
-            .arg(format!("--proxy-server-host={}", self.server.ip()))
-            .arg(format!("--proxy-server-port={}", self.server.port()))
-            .arg("--health-server-host=127.0.0.1")
-            .arg(format!("--health-server-port={}", health.port()))
-            .arg("--admin-bind-address=127.0.0.1")
-            .arg(format!("--admin-server-port={}", admin.port()))
+        let pki = &self.pki;
+        let own = [
+            format!("--agent-cert={}", pki.agent.certificate.display()),
+            format!("--agent-key={}", pki.agent.key.display()),
+            format!("--ca-cert={}", pki.ca.display()),
+            format!("--proxy-server-host={}", self.server.ip()),
+            format!("--proxy-server-port={}", self.server.port()),
+            "--health-server-host=127.0.0.1".to_owned(),
+            format!("--health-server-port={}", health.port()),
+            "--admin-bind-address=127.0.0.1".to_owned(),
+            format!("--admin-server-port={}", admin.port()),
             // Upstream's own suite uses these; the defaults of seconds would only make restarts slow.
-            .arg("--sync-interval=100ms")
-            .arg("--sync-interval-cap=1s")
-            .arg("--probe-interval=100ms")
-            .args(&self.flags);
-        if let Some(pod) = &self.pod {
-            pod.contain(&mut command);
-        }
-        Ok(command)
+            "--sync-interval=100ms".to_owned(),
+            "--sync-interval-cap=1s".to_owned(),
+            "--probe-interval=100ms".to_owned(),
+        ];
+        Ok(self.launch.command(&binaries()?.agent, &own))
     }
 }
 

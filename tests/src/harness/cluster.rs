@@ -5,7 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 
 use super::{
-    Agent, AgentBuilder, FileLimits, PATIENCE, Pki, Server, ServerBuilder, eventually, metric,
+    Agent, AgentBuilder, FileLimits, PATIENCE, Pki, Server, ServerBuilder, eventually,
+    launch::Launch, metric,
 };
 use crate::client::{Client, Frontend};
 
@@ -14,10 +15,8 @@ use crate::client::{Client, Frontend};
 pub struct ClusterBuilder {
     frontend: Option<Frontend>,
     agents: Option<usize>,
-    server_flags: Vec<String>,
-    agent_flags: Vec<String>,
-    file_limits: Option<FileLimits>,
-    is_quiet: bool,
+    server: Launch,
+    agent: Launch,
 }
 
 impl ClusterBuilder {
@@ -38,28 +37,30 @@ impl ClusterBuilder {
     /// Adds a flag of the server, as `--name=value`.
     #[must_use]
     pub fn server_flag(mut self, flag: impl Into<String>) -> Self {
-        self.server_flags.push(flag.into());
+        self.server.flags.push(flag.into());
         self
     }
 
     /// Adds a flag of every agent, as `--name=value`.
     #[must_use]
     pub fn agent_flag(mut self, flag: impl Into<String>) -> Self {
-        self.agent_flags.push(flag.into());
+        self.agent.flags.push(flag.into());
         self
     }
 
     /// Starts all processes under these limits of open files.
     #[must_use]
     pub fn file_limits(mut self, limits: FileLimits) -> Self {
-        self.file_limits = Some(limits);
+        self.server.file_limits = Some(limits);
+        self.agent.file_limits = Some(limits);
         self
     }
 
     /// Prints no logs at the end.
     #[must_use]
     pub fn quiet(mut self) -> Self {
-        self.is_quiet = true;
+        self.server.is_quiet = true;
+        self.agent.is_quiet = true;
         self
     }
 
@@ -70,27 +71,9 @@ impl ClusterBuilder {
     pub async fn start(self) -> Result<Cluster> {
         let pki = Pki::shared()?;
         let frontend = self.frontend.unwrap_or(Frontend::GrpcUds);
-        let mut server = ServerBuilder::new(frontend, Arc::clone(&pki));
-        for flag in self.server_flags {
-            server = server.flag(flag);
-        }
-        if let Some(limits) = self.file_limits {
-            server = server.file_limits(limits);
-        }
-        if self.is_quiet {
-            server = server.quiet();
-        }
+        let server = ServerBuilder::new(frontend, Arc::clone(&pki)).launch(self.server);
         let server = server.start().await.context("start the server")?;
-        let mut agent = AgentBuilder::new(server.agents(), Arc::clone(&pki));
-        for flag in self.agent_flags {
-            agent = agent.flag(flag);
-        }
-        if let Some(limits) = self.file_limits {
-            agent = agent.file_limits(limits);
-        }
-        if self.is_quiet {
-            agent = agent.quiet();
-        }
+        let agent = AgentBuilder::new(server.agents(), Arc::clone(&pki)).launch(self.agent);
         let mut cluster = Cluster {
             agents: Vec::new(),
             server,

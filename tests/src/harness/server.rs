@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 use super::{
     PATIENCE, Pki, Process, binaries, eventually, free_port, get,
-    process::{Ended, FileLimits, program},
+    launch::Launch,
+    process::{Ended, FileLimits},
 };
 use crate::client::{Client, Endpoint, Frontend};
 
@@ -19,9 +20,7 @@ const TRIES: usize = 3;
 pub struct ServerBuilder {
     frontend: Frontend,
     pki: Arc<Pki>,
-    flags: Vec<String>,
-    file_limits: Option<FileLimits>,
-    is_quiet: bool,
+    launch: Launch,
 }
 
 impl ServerBuilder {
@@ -31,30 +30,33 @@ impl ServerBuilder {
         Self {
             frontend,
             pki,
-            flags: Vec::new(),
-            file_limits: None,
-            is_quiet: false,
+            launch: Launch::default(),
         }
+    }
+
+    pub(super) fn launch(mut self, launch: Launch) -> Self {
+        self.launch = launch;
+        self
     }
 
     /// Adds a flag, as `--name=value`; it wins over the harness' own.
     #[must_use]
     pub fn flag(mut self, flag: impl Into<String>) -> Self {
-        self.flags.push(flag.into());
+        self.launch.flags.push(flag.into());
         self
     }
 
     /// Starts it under these limits of open files.
     #[must_use]
     pub fn file_limits(mut self, limits: FileLimits) -> Self {
-        self.file_limits = Some(limits);
+        self.launch.file_limits = Some(limits);
         self
     }
 
     /// Prints no log at its end.
     #[must_use]
     pub fn quiet(mut self) -> Self {
-        self.is_quiet = true;
+        self.launch.is_quiet = true;
         self
     }
 
@@ -88,42 +90,33 @@ impl ServerBuilder {
     }
 
     fn command(&self, addresses: &Addresses) -> Result<Command> {
-        let mut command = program(&binaries()?.server, self.file_limits);
-        let pki = &self.pki;
-        command
-            .arg(format!("--mode={}", self.frontend.mode()))
-            .arg(format!(
-                "--cluster-cert={}",
-                pki.server.certificate.display()
-            ))
-            .arg(format!("--cluster-key={}", pki.server.key.display()))
-            .arg(format!("--cluster-ca-cert={}", pki.ca.display()))
-            .arg("--agent-bind-address=127.0.0.1")
-            .arg(format!("--agent-port={}", addresses.agents.port()))
-            .arg("--health-bind-address=127.0.0.1")
-            .arg(format!("--health-port={}", addresses.health.port()))
-            .arg("--admin-bind-address=127.0.0.1")
-            .arg(format!("--admin-port={}", addresses.admin.port()));
+        let Pki { server, ca, .. } = &*self.pki;
+        let mut own = vec![
+            format!("--mode={}", self.frontend.mode()),
+            format!("--cluster-cert={}", server.certificate.display()),
+            format!("--cluster-key={}", server.key.display()),
+            format!("--cluster-ca-cert={}", ca.display()),
+            "--agent-bind-address=127.0.0.1".to_owned(),
+            format!("--agent-port={}", addresses.agents.port()),
+            "--health-bind-address=127.0.0.1".to_owned(),
+            format!("--health-port={}", addresses.health.port()),
+            "--admin-bind-address=127.0.0.1".to_owned(),
+            format!("--admin-port={}", addresses.admin.port()),
+        ];
         match &addresses.frontend {
-            FrontendAddress::Uds(path) => {
-                command
-                    .arg("--server-port=0")
-                    .arg(format!("--uds-name={}", path.display()));
-            }
-            FrontendAddress::Tls(address) => {
-                command
-                    .arg("--server-bind-address=127.0.0.1")
-                    .arg(format!("--server-port={}", address.port()))
-                    .arg(format!(
-                        "--server-cert={}",
-                        pki.server.certificate.display()
-                    ))
-                    .arg(format!("--server-key={}", pki.server.key.display()))
-                    .arg(format!("--server-ca-cert={}", pki.ca.display()));
-            }
+            FrontendAddress::Uds(path) => own.extend([
+                "--server-port=0".to_owned(),
+                format!("--uds-name={}", path.display()),
+            ]),
+            FrontendAddress::Tls(address) => own.extend([
+                "--server-bind-address=127.0.0.1".to_owned(),
+                format!("--server-port={}", address.port()),
+                format!("--server-cert={}", server.certificate.display()),
+                format!("--server-key={}", server.key.display()),
+                format!("--server-ca-cert={}", ca.display()),
+            ]),
         }
-        command.args(&self.flags);
-        Ok(command)
+        Ok(self.launch.command(&binaries()?.server, &own))
     }
 }
 
@@ -184,10 +177,8 @@ impl Launched {
 
 impl Server {
     async fn launch(spec: &ServerBuilder, addresses: Addresses) -> Result<Launched> {
-        let mut process = Process::spawn("proxy-server", spec.command(&addresses)?)?;
-        if spec.is_quiet {
-            process = process.quiet();
-        }
+        let command = spec.command(&addresses)?;
+        let mut process = spec.launch.spawn("proxy-server", command)?;
         wait_for(&mut process, addresses.health, "/healthz").await?;
         Ok(Launched { process, addresses })
     }

@@ -47,6 +47,16 @@ const AT_ONCE: usize = 3;
 /// Longest that one may take, so that none holds up the table for ever.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Flags of the test runner whose value is a word of its own, and selects nothing.
+const FLAGS_WITH_VALUES: [&str; 6] = [
+    "--test-threads",
+    "--skip",
+    "--format",
+    "--color",
+    "--logfile",
+    "-Z",
+];
+
 type Outcome = Pin<Box<dyn Future<Output = Result<String>>>>;
 
 /// A row of the field's list.
@@ -128,16 +138,23 @@ fn main() -> ExitCode {
 
 /// The arguments are those of the test runner: `--list`, words that select, and flags that have no meaning here.
 fn run() -> Result<ExitCode> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let words: Vec<&String> = arguments
-        .iter()
-        .filter(|word| !word.starts_with('-'))
-        .collect();
+    let mut arguments = env::args().skip(1);
+    let (mut words, mut is_list) = (Vec::new(), false);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--list" => is_list = true,
+            flag if FLAGS_WITH_VALUES.contains(&flag) => {
+                arguments.next();
+            }
+            flag if flag.starts_with('-') => {}
+            _ => words.push(argument),
+        }
+    }
     let chosen: Vec<Case> = CASES
         .into_iter()
-        .filter(|case| words.is_empty() || words.iter().any(|word| case.id == word.as_str()))
+        .filter(|case| words.is_empty() || words.iter().any(|word| case.id == word))
         .collect();
-    if arguments.iter().any(|word| word == "--list") {
+    if is_list {
         for case in chosen {
             print(&format!("{}: test", case.id));
         }

@@ -103,7 +103,7 @@ impl Fleet {
     }
 
     /// Waits until every agent is at every server.
-    async fn complete(&self) -> Result<()> {
+    pub(crate) async fn complete(&self) -> Result<()> {
         eventually("every agent is at every server", PATIENCE, async || {
             for agent in &self.agents {
                 let open = of_agent(agent, "open_server_connections").await?;

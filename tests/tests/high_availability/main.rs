@@ -111,6 +111,7 @@ impl Run {
         ensure!(status.code() == Some(0), "{what}: {status}");
         self.fleet.server(number)?.restart().await?;
         self.recovered(&what, Instant::now(), Some(number)).await?;
+        self.fleet.complete().await.context("R38")?;
         self.unharmed(&format!("  at the others: {what}"), begin, Some(number))
             .await
     }

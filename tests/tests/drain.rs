@@ -86,6 +86,29 @@ async fn a_server_whose_grace_is_over_cuts_and_ends_well() -> Result<()> {
     Ok(())
 }
 
+/// field-tests.md R74.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_a_delay_serves_new_dials_while_it_is_no_longer_ready() -> Result<()> {
+    let target = Target::echo().await?;
+    let mut cluster = Cluster::builder()
+        .server_flag("--shutdown-delay=10m")
+        .start()
+        .await?;
+    cluster.server().process().terminate()?;
+    let health = cluster.server().health();
+    eventually("the server is no longer ready", PATIENCE, async || {
+        let reply = get(health, "/readyz").await?;
+        ensure!(reply.status == 500, "{reply:?}");
+        Ok(())
+    })
+    .await?;
+    dial_and_echo(&cluster.client()?, &target.name(), 100_000).await?;
+    cluster.server().process().terminate()?;
+    let status = cluster.server().process().exit(PATIENCE).await?;
+    ensure!(status.code() == Some(1), "{status}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_ends_a_server_at_once_and_badly() -> Result<()> {
     let target = Target::echo().await?;

@@ -9,6 +9,7 @@ use e2e::{
 };
 
 use crate::{
+    Held,
     line::Line,
     site::{Running, Site},
 };
@@ -55,9 +56,10 @@ const SERVICE: &str = "konnectivity-server.kube-system.svc.cluster.local";
 const NODES: [&str; 3] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"];
 const AGENTS: usize = 3;
 
-pub(crate) async fn leases_and_a_headless_service(site: Site) -> Result<String> {
+pub(crate) async fn leases_and_a_headless_service(site: Site) -> Result<Held> {
     if !Pod::is_permitted() {
-        return Ok("SKIPPED: no mount namespaces on this machine, so no headless Service".into());
+        let why = "SKIPPED: no mount namespaces on this machine, so no headless Service";
+        return Ok(Held::Skipped(why.to_owned()));
     }
     let site = site.server_names(&[SERVICE])?;
     // The nodes share their port numbers, so each server has to keep to its node's address.
@@ -100,10 +102,10 @@ pub(crate) async fn leases_and_a_headless_service(site: Site) -> Result<String> 
         let client = site.client(server, Frontend::GrpcUds)?;
         dial_and_echo(&client, &target.name(), 100_000).await?;
     }
-    Ok(format!(
+    Ok(Held::Here(format!(
         "{AGENTS} agents, each at {} servers by leases and the addresses of one name",
         NODES.len()
-    ))
+    )))
 }
 
 async fn of_agent(agent: &Running, name: &str) -> Result<f64> {

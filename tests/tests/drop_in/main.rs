@@ -57,7 +57,23 @@ const FLAGS_WITH_VALUES: [&str; 6] = [
     "-Z",
 ];
 
-type Outcome = Pin<Box<dyn Future<Output = Result<String>>>>;
+type Outcome = Pin<Box<dyn Future<Output = Result<Held>>>>;
+
+/// What a case that did not fail has shown.
+enum Held {
+    /// What held.
+    Here(String),
+    /// Where it is run instead, and what of it was looked at.
+    Elsewhere(String),
+    /// Why this machine cannot run it.
+    Skipped(String),
+}
+
+impl From<String> for Held {
+    fn from(held: String) -> Self {
+        Self::Here(held)
+    }
+}
 
 /// A row of the field's list.
 #[derive(Clone, Copy)]
@@ -74,7 +90,7 @@ macro_rules! case {
         Case {
             id: $id,
             deployer: $deployer,
-            run: |site| Box::pin($run(site)),
+            run: |site| Box::pin(async move { Ok(Held::from($run(site).await?)) }),
         }
     };
 }
@@ -122,7 +138,7 @@ const CASES: [Case; 20] = [
 struct Row {
     case: Case,
     took: Duration,
-    outcome: Result<String>,
+    outcome: Result<Held>,
     logs: String,
 }
 
@@ -198,7 +214,7 @@ fn run_one(case: Case) -> Row {
     }
 }
 
-fn run_alone(case: Case, logs: &Arc<Mutex<String>>) -> Result<String> {
+fn run_alone(case: Case, logs: &Arc<Mutex<String>>) -> Result<Held> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -214,10 +230,9 @@ fn run_alone(case: Case, logs: &Arc<Mutex<String>>) -> Result<String> {
 
 /// Prints the table, and what a failure needs.
 fn report(rows: &[Row]) -> ExitCode {
-    let mut failures = 0;
+    let (mut failures, mut held, mut elsewhere, mut skipped) = (0, 0, 0, 0);
     for row in rows {
         if let Err(error) = &row.outcome {
-            failures += 1;
             print(&format!(
                 "\n{} failed: {error:#}\n{}",
                 row.case.id, row.logs
@@ -232,20 +247,21 @@ fn report(rows: &[Row]) -> ExitCode {
         ..
     } in rows
     {
-        let (mark, held) = match outcome {
-            Ok(held) => ("✓", held.clone()),
-            Err(_) => ("✗", "FAILED, see above".to_owned()),
+        let (mark, count, what) = match outcome {
+            Ok(Held::Here(what)) => ("✓", &mut held, what.as_str()),
+            Ok(Held::Elsewhere(what)) => ("→", &mut elsewhere, what.as_str()),
+            Ok(Held::Skipped(why)) => ("–", &mut skipped, why.as_str()),
+            Err(_) => ("✗", &mut failures, "FAILED, see above"),
         };
+        *count += 1;
         let seconds = took.as_secs_f32();
         let Case { id, deployer, .. } = case;
         print(&format!(
-            "{mark} {id}  {deployer:<20} {seconds:>5.1} s  {held}"
+            "{mark} {id}  {deployer:<20} {seconds:>5.1} s  {what}"
         ));
     }
     print(&format!(
-        "{} of {} hold\n",
-        rows.len() - failures,
-        rows.len()
+        "{held} hold, {elsewhere} elsewhere, {skipped} SKIPPED, {failures} failed\n"
     ));
     if failures == 0 {
         ExitCode::SUCCESS

@@ -20,7 +20,7 @@ pub use agent::{Agent, AgentBuilder};
 pub use balancer::Balancer;
 pub use binaries::{Binaries, binaries};
 pub use cluster::{Cluster, ClusterBuilder, Footprint};
-pub use pki::Pki;
+pub use pki::{NAME, Pki};
 pub use pod::Pod;
 pub use ports::free_port;
 pub use probe::{Reply, get, metric};

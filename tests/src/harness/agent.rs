@@ -42,6 +42,13 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.launch.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
     /// Starts it under these limits of open files.
     #[must_use]
     pub fn file_limits(mut self, limits: FileLimits) -> Self {

@@ -14,6 +14,8 @@ use super::{
 pub(super) struct Launch {
     /// Behind the harness' own, so that they win.
     pub(super) flags: Vec<String>,
+    /// Environment variables.
+    pub(super) variables: Vec<(String, String)>,
     pub(super) file_limits: Option<FileLimits>,
     pub(super) pod: Option<Pod>,
     /// Prints no log at the end.
@@ -25,6 +27,7 @@ impl Launch {
     pub(super) fn command(&self, binary: &Path, own: &[String]) -> Command {
         let mut command = program(binary, self.file_limits);
         command.args(own).args(&self.flags);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(pod) = &self.pod {
             pod.contain(&mut command);
         }

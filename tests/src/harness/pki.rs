@@ -12,6 +12,9 @@ use certs::{
 };
 use tempfile::TempDir;
 
+/// A name of the server that no resolver knows.
+pub const NAME: &str = "konnectivity.example";
+
 /// An authority, and what it signed for server, agent and kube-apiserver.
 #[derive(Debug)]
 pub struct Pki {
@@ -19,7 +22,7 @@ pub struct Pki {
     authority: Authority,
     /// The authority's certificate as a file.
     pub ca: PathBuf,
-    /// For both TLS listeners of the server; valid for `localhost`, 127.0.0.1 and ::1.
+    /// For both TLS listeners of the server; valid for `localhost`, 127.0.0.1, ::1, and [`NAME`], which nobody resolves.
     pub server: Files,
     /// For agents.
     pub agent: Files,
@@ -43,7 +46,7 @@ impl Pki {
         Ok(Self {
             ca,
             server: authority
-                .issue_server(&["localhost", "127.0.0.1", "::1"])?
+                .issue_server(&["localhost", "127.0.0.1", "::1", NAME])?
                 .write(dir, "server", Replace::No)?,
             agent: authority.issue_client("konnectivity-agent")?.write(
                 dir,

@@ -13,6 +13,17 @@ use tokio::{io::AsyncReadExt, time::timeout};
 
 const OPEN_CONNECTIONS: &str = "konnectivity_network_proxy_agent_open_endpoint_connections";
 
+/// Waits until the server has seen its first signal.
+async fn no_longer_ready(cluster: &mut Cluster) -> Result<()> {
+    let health = cluster.server().health();
+    eventually("the server is no longer ready", PATIENCE, async || {
+        let reply = get(health, "/readyz").await?;
+        ensure!(reply.status == 500, "{reply:?}");
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_grace_cuts_and_ends_well() -> Result<()> {
     let target = Target::echo().await?;
@@ -47,13 +58,7 @@ async fn a_server_with_grace_lets_connections_end() -> Result<()> {
         let mut stream = client.dial(&target.name()).await?;
         echo(&mut stream, 1_000).await?;
         cluster.server().process().terminate()?;
-        let health = cluster.server().health();
-        eventually("the server is no longer ready", PATIENCE, async || {
-            let reply = get(health, "/readyz").await?;
-            ensure!(reply.status == 500, "{reply:?}");
-            Ok(())
-        })
-        .await?;
+        no_longer_ready(&mut cluster).await?;
         eventually("no new dial is served", PATIENCE, async || {
             let dial = client.dial(&target.name()).await;
             ensure!(dial.is_err(), "one was");
@@ -95,13 +100,7 @@ async fn a_server_with_a_delay_serves_new_dials_while_it_is_no_longer_ready() ->
         .start()
         .await?;
     cluster.server().process().terminate()?;
-    let health = cluster.server().health();
-    eventually("the server is no longer ready", PATIENCE, async || {
-        let reply = get(health, "/readyz").await?;
-        ensure!(reply.status == 500, "{reply:?}");
-        Ok(())
-    })
-    .await?;
+    no_longer_ready(&mut cluster).await?;
     dial_and_echo(&cluster.client()?, &target.name(), 100_000).await?;
     cluster.server().process().terminate()?;
     let status = cluster.server().process().exit(PATIENCE).await?;
@@ -119,13 +118,7 @@ async fn a_second_signal_ends_a_server_at_once_and_badly() -> Result<()> {
     let mut stream = cluster.client()?.dial(&target.name()).await?;
     echo(&mut stream, 1_000).await?;
     cluster.server().process().terminate()?;
-    let health = cluster.server().health();
-    eventually("the first is seen", PATIENCE, async || {
-        let reply = get(health, "/readyz").await?;
-        ensure!(reply.status == 500, "{reply:?}");
-        Ok(())
-    })
-    .await?;
+    no_longer_ready(&mut cluster).await?;
     cluster.server().process().terminate()?;
     let status = cluster.server().process().exit(PATIENCE).await?;
     ensure!(status.code() == Some(1), "{status}");

@@ -75,7 +75,7 @@ pub struct Cli {
     #[arg(long, default_value = "1s", value_name = "DURATION")]
     pub sync_interval: GoDuration,
 
-    /// What the delay after failed attempts grows to.
+    /// What the delay after failed attempts grows to. While there is no tunnel at all, at most 10s.
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub sync_interval_cap: GoDuration,
 

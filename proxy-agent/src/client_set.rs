@@ -293,12 +293,13 @@ impl<C: Connect> ClientSet<C> {
         self.lookup.notify_one();
         let was_short_lived = client.since.elapsed() < SHORT_LIVED;
         let share = self.share();
+        let is_alone = self.clients.reached() == 0;
         for route in self.routes() {
             route.with_rhythm(|rhythm| {
                 if route.via == client.via {
-                    rhythm.on_loss(now, was_short_lived);
+                    rhythm.on_loss(now, was_short_lived, is_alone);
                 } else {
-                    rhythm.hurry(now, share);
+                    rhythm.hurry(now, share, is_alone);
                 }
             });
         }

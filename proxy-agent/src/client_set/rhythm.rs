@@ -12,6 +12,21 @@ use crate::config::SyncConfig;
 /// once a second.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
 
+/// Longest delay after a failure while there is no tunnel at all, whatever `--sync-interval-cap` allows: a cap of minutes is meant
+/// for the last of several servers, and must not leave a node unreachable for as long.
+pub(super) const ALONE: Duration = Duration::from_secs(10);
+
+/// How much an address is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// There are enough tunnels.
+    None,
+    /// A tunnel is missing.
+    Missing,
+    /// There is no tunnel at all.
+    Alone,
+}
+
 /// Delays of one address. What happened is told, [`due`](Self::due) is what comes of it.
 ///
 /// `share` is the number of addresses, which share the attempts that an agent may make.
@@ -51,13 +66,12 @@ impl Rhythm {
     }
 
     /// Nobody answered, or something that is no server. Returns the delay.
-    pub(super) fn on_failure(&mut self, now: Instant, is_needed: bool) -> Duration {
-        let backoff = if is_needed {
-            &mut self.failures
-        } else {
-            &mut self.needless
+    pub(super) fn on_failure(&mut self, now: Instant, need: Need) -> Duration {
+        let delay = match need {
+            Need::None => self.needless.next_delay(),
+            Need::Missing => self.failures.next_delay(),
+            Need::Alone => self.failures.next_delay().min(alone()),
         };
-        let delay = backoff.next_delay();
         self.is_failing = true;
         self.due = now + delay;
         delay
@@ -86,10 +100,11 @@ impl Rhythm {
     }
 
     /// The tunnel that this address led to is gone.
-    pub(super) fn on_loss(&mut self, now: Instant, was_short_lived: bool) {
+    pub(super) fn on_loss(&mut self, now: Instant, was_short_lived: bool, is_alone: bool) {
         self.pace.restart(now);
         if was_short_lived {
-            self.due = now + self.flaps.next_delay();
+            let delay = self.flaps.next_delay();
+            self.due = now + if is_alone { delay.min(alone()) } else { delay };
         } else {
             self.flaps.reset();
             self.failures.reset();
@@ -99,13 +114,13 @@ impl Rhythm {
 
     /// One tunnel more is wanted, and it is not known where to find it. An address that does not answer keeps its back-off, at
     /// most as if it were needed.
-    pub(super) fn hurry(&mut self, now: Instant, share: u32) {
+    pub(super) fn hurry(&mut self, now: Instant, share: u32, is_alone: bool) {
         self.pace.restart(now);
         self.needless.reset();
-        let delay = if self.is_failing {
-            self.failures.next_delay()
-        } else {
-            self.pace.next_delay(now, share)
+        let delay = match (self.is_failing, is_alone) {
+            (true, true) => self.failures.next_delay().min(alone()),
+            (true, false) => self.failures.next_delay(),
+            (false, _) => self.pace.next_delay(now, share),
         };
         self.due = self.due.min(now + delay);
     }
@@ -117,6 +132,11 @@ impl Rhythm {
         self.needless.reset();
         self.due = self.due.min(at);
     }
+}
+
+/// [`ALONE`], with a back-off's jitter.
+fn alone() -> Duration {
+    ALONE / 2 + ALONE.mul_f64(fastrand::f64() / 2.0)
 }
 
 #[cfg(test)]
@@ -137,14 +157,14 @@ mod tests {
     fn an_address_that_nobody_waits_for_is_tried_ever_more_rarely() {
         let (now, mut rhythm) = rhythm(10);
         for _ in 0..30 {
-            rhythm.on_failure(now, true);
+            rhythm.on_failure(now, Need::Missing);
         }
         assert!(rhythm.due() <= now + Duration::from_secs(10));
         for _ in 0..30 {
-            rhythm.on_failure(now, false);
+            rhythm.on_failure(now, Need::None);
         }
         assert!(rhythm.due() >= now + LONGEST / 2);
-        rhythm.hurry(now, 1);
+        rhythm.hurry(now, 1, false);
         assert!(rhythm.due() <= now + Duration::from_secs(10));
     }
 
@@ -153,12 +173,29 @@ mod tests {
     fn a_long_back_off_ends_when_something_has_changed() {
         let (now, mut rhythm) = rhythm(300);
         for _ in 0..30 {
-            rhythm.on_failure(now, true);
+            rhythm.on_failure(now, Need::Missing);
         }
         assert!(rhythm.due() > now + Duration::from_secs(100));
         rhythm.start_over(now);
         assert_eq!(rhythm.due(), now);
-        assert!(rhythm.on_failure(now, true) <= Duration::from_secs(1));
+        assert!(rhythm.on_failure(now, Need::Missing) <= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn without_any_tunnel_a_long_cap_is_not_waited_for() {
+        let (now, mut rhythm) = rhythm(300);
+        for _ in 0..30 {
+            rhythm.on_failure(now, Need::Missing);
+        }
+        assert!(rhythm.due() > now + Duration::from_secs(100));
+        rhythm.hurry(now, 1, true);
+        assert!(rhythm.due() <= now + ALONE);
+        let delays: Vec<_> = (0..30)
+            .map(|_| rhythm.on_failure(now, Need::Alone))
+            .collect();
+        assert!(delays.iter().all(|delay| *delay <= ALONE), "{delays:?}");
+        let first = delays.first().unwrap();
+        assert!(delays.iter().any(|delay| delay != first), "no jitter");
     }
 
     #[test]
@@ -169,7 +206,7 @@ mod tests {
         assert!(rhythm.due() >= now + STEADY);
         rhythm.rest(now, 3);
         assert!(rhythm.due() >= now + 3 * STEADY);
-        rhythm.on_loss(now, false);
+        rhythm.on_loss(now, false, true);
         assert_eq!(rhythm.due(), now);
     }
 }

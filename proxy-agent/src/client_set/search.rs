@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, sleep_until};
 use tunnel::backoff::Backoff;
 
-use super::rhythm::Rhythm;
+use super::rhythm::{Need, Rhythm};
 use super::route::Route;
 use super::shortfall::{News, Shortfall};
 use super::{ClientSet, Connect};
@@ -168,9 +168,15 @@ impl<C: Connect> ClientSet<C> {
 
     /// While there is no tunnel each failure is a warning; otherwise the first, since an address that works may be enough.
     fn on_failure(&self, route: &Route, error: String) {
-        let is_needed = self.is_short();
+        let need = if self.clients.reached() == 0 {
+            Need::Alone
+        } else if self.is_short() {
+            Need::Missing
+        } else {
+            Need::None
+        };
         let now = Instant::now();
-        let delay = route.with_rhythm(|rhythm| rhythm.on_failure(now, is_needed));
+        let delay = route.with_rhythm(|rhythm| rhythm.on_failure(now, need));
         let is_news = route.failure.replace(Some(error.clone())).is_none();
         self.metrics().attempted(Attempt::Failed);
         if is_news || self.clients.reached() == 0 {

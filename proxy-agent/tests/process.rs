@@ -54,7 +54,7 @@ fn a_start_that_fails_names_flag_and_file_and_ends_with_1() {
         ),
         (
             &["--ca-cert=missing"],
-            "failed to validate agent options with error checking agent CA cert missing, got No such file or directory (os error 2)",
+            "failed to validate agent options with --ca-cert: error checking agent CA cert missing, got No such file or directory (os error 2)",
         ),
         (&["--ca-cert=empty"], "--ca-cert: empty is empty"),
         (
@@ -67,7 +67,7 @@ fn a_start_that_fails_names_flag_and_file_and_ends_with_1() {
         ),
         (
             &["--ca-cert=ca.crt", "--agent-cert=agent.crt"],
-            "failed to validate agent options with cannot have agent key empty when agent cert is set to \"agent.crt\"",
+            "failed to validate agent options with --agent-key: cannot have agent key empty when agent cert is set to \"agent.crt\"",
         ),
     ] {
         assert_eq!(error(folder, args), text);

@@ -124,13 +124,13 @@ impl Config {
         check_ports(cli, &mut faults);
         if cli.mode != "grpc" && cli.mode != "http-connect" {
             faults.add(format!(
-                "mode must be set to either 'grpc' or 'http-connect' not \"{}\"",
+                "--mode: mode must be set to either 'grpc' or 'http-connect' not \"{}\"",
                 cli.mode
             ));
         }
         if cli.xfr_channel_size <= 0 {
             faults.add(format!(
-                "channel size {} must be greater than 0",
+                "--xfr-channel-size: channel size {} must be greater than 0",
                 cli.xfr_channel_size
             ));
         }

@@ -1,4 +1,4 @@
-//! What can be wrong with flags by themselves, in upstream's words (wire-protocol.md 6.3), in upstream's order.
+//! What can be wrong with flags by themselves: the flag, then upstream's words (wire-protocol.md 6.3), in upstream's order.
 
 use std::fmt;
 use std::io;
@@ -17,8 +17,10 @@ use crate::server_address::ServerAddress;
 #[non_exhaustive]
 pub enum Problem {
     /// A file that is not there or may not be looked at.
-    #[error("error checking {what} {}, got {source}", file.display())]
+    #[error("{flag}: error checking {what} {}, got {source}", file.display())]
     File {
+        /// The flag.
+        flag: &'static str,
         /// What the file is for.
         what: &'static str,
         /// The file.
@@ -28,7 +30,7 @@ pub enum Problem {
     },
     /// A key without its certificate or the reverse.
     #[error(
-        "cannot have agent {missing} empty when agent {given} is set to {:?}",
+        "--agent-{missing}: cannot have agent {missing} empty when agent {given} is set to {:?}",
         file
     )]
     HalfIdentity {
@@ -40,7 +42,11 @@ pub enum Problem {
         file: PathBuf,
     },
     /// Not a port.
-    #[error("{what} port {port} must be greater than 0{}", if *port > 0 { " and at most 65535" } else { "" })]
+    #[error(
+        "--{}-port: {what} port {port} must be greater than 0{}",
+        what.replace(' ', "-"),
+        if *port > 0 { " and at most 65535" } else { "" }
+    )]
     Port {
         /// Whose port.
         what: &'static str,
@@ -48,13 +54,13 @@ pub enum Problem {
         port: i64,
     },
     /// `--xfr-channel-size`
-    #[error("channel size {0} must be greater than 0")]
+    #[error("--xfr-channel-size: channel size {0} must be greater than 0")]
     ChannelSize(i64),
     /// `--enable-contention-profiling` alone.
     #[error("if --enable-contention-profiling is set, --enable-profiling must also be set")]
     ContentionProfiling,
     /// `--sync-interval` beyond `--sync-interval-cap`.
-    #[error("sync interval {interval} must be less than sync interval cap {cap}")]
+    #[error("--sync-interval: sync interval {interval} must be less than sync interval cap {cap}")]
     SyncInterval {
         /// The interval.
         interval: GoDuration,
@@ -62,10 +68,10 @@ pub enum Problem {
         cap: GoDuration,
     },
     /// `--agent-identifiers`
-    #[error("agent address is invalid: {0}")]
+    #[error("--agent-identifiers: agent address is invalid: {0}")]
     Identifiers(IdentifiersError),
     /// `--kubeconfig`
-    #[error("error checking KubeconfigPath {file:?}, got {source}")]
+    #[error("--kubeconfig: error checking KubeconfigPath {file:?}, got {source}")]
     Kubeconfig {
         /// The file.
         file: PathBuf,
@@ -129,11 +135,11 @@ pub(super) fn find(
     alpn: &[String],
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
-    problems.extend(file("agent key", &cli.agent_key));
+    problems.extend(file("--agent-key", "agent key", &cli.agent_key));
     problems.extend(half("cert", &cli.agent_cert, "key", &cli.agent_key));
-    problems.extend(file("agent cert", &cli.agent_cert));
+    problems.extend(file("--agent-cert", "agent cert", &cli.agent_cert));
     problems.extend(half("key", &cli.agent_key, "cert", &cli.agent_cert));
-    problems.extend(file("agent CA cert", &cli.ca_cert));
+    problems.extend(file("--ca-cert", "agent CA cert", &cli.ca_cert));
     for (what, number) in [
         ("proxy server", cli.proxy_server_port),
         ("health server", cli.health_server_port),
@@ -156,6 +162,7 @@ pub(super) fn find(
         });
     }
     problems.extend(file(
+        "--service-account-token-path",
         "service account token path",
         &cli.service_account_token_path,
     ));
@@ -198,9 +205,10 @@ pub(super) fn find(
 }
 
 /// Whether the file, if one is given, is there.
-fn file(what: &'static str, path: &Path) -> Option<Problem> {
+fn file(flag: &'static str, what: &'static str, path: &Path) -> Option<Problem> {
     let source = std::fs::metadata(given(path)?).err()?;
     Some(Problem::File {
+        flag,
         what,
         file: path.to_owned(),
         source,

@@ -20,18 +20,18 @@ pub(super) fn check_ports(cli: &Cli, faults: &mut Faults) {
     ];
     if !cli.uds_name.is_empty() && cli.server_port != 0 {
         faults.add(format!(
-            "server port should be set to 0 not {} for UDS",
+            "--server-port: server port should be set to 0 not {} for UDS",
             cli.server_port
         ));
     }
     for (port, name) in ports {
         if port >= FIRST_EPHEMERAL {
             faults.add(format!(
-                "please do not try to use ephemeral port {port} for the {name} port"
+                "--{name}-port: please do not try to use ephemeral port {port} for the {name} port, take one of 1024 to 49151"
             ));
         } else if port < 1024 && (name != "server" || cli.uds_name.is_empty()) {
             faults.add(format!(
-                "please do not try to use reserved port {port} for the {name} port"
+                "--{name}-port: please do not try to use reserved port {port} for the {name} port, take one of 1024 to 49151"
             ));
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn check_server_count(
 
 pub(super) fn check_duration(flag: &str, value: GoDuration, faults: &mut Faults) -> Duration {
     value.to_duration().unwrap_or_else(|| {
-        faults.add(format!("{flag} must be >= 0, got {value}"));
+        faults.add(format!("--{flag}: {flag} must be >= 0, got {value}"));
         Duration::ZERO
     })
 }

@@ -54,18 +54,23 @@ pub(super) fn tls_options(
 fn identity(what: &str, cert: &str, key: &str, faults: &mut Faults) -> Option<(PathBuf, PathBuf)> {
     match (cert.is_empty(), key.is_empty()) {
         (true, true) => {
-            faults.add(format!("--{what}-cert and --{what}-key must be set"));
+            let or = if what == "server" {
+                ", or --uds-name for a Unix socket"
+            } else {
+                ""
+            };
+            faults.add(format!("--{what}-cert and --{what}-key must be set{or}"));
             None
         }
         (false, true) => {
             faults.add(format!(
-                "cannot have {what} key empty when {what} cert is set to \"{cert}\""
+                "--{what}-key: cannot have {what} key empty when {what} cert is set to \"{cert}\""
             ));
             None
         }
         (true, false) => {
             faults.add(format!(
-                "cannot have {what} cert empty when {what} key is set to \"{key}\""
+                "--{what}-cert: cannot have {what} cert empty when {what} key is set to \"{key}\""
             ));
             None
         }
@@ -155,7 +160,10 @@ pub(super) fn frontend(
             (&cli.server_ca_cert, "ca cert"),
         ] {
             if !file.is_empty() {
-                faults.add(format!("server {what} should not be set for UDS"));
+                let flag = what.replace(' ', "-");
+                faults.add(format!(
+                    "--server-{flag}: server {what} should not be set for UDS"
+                ));
             }
         }
         return Some(FrontendConfig::Uds {
@@ -165,7 +173,10 @@ pub(super) fn frontend(
     }
     let identity = identity("server", &cli.server_cert, &cli.server_key, faults);
     if cli.server_ca_cert.is_empty() {
-        faults.add("server ca cert must be set when in TCP mode (uds-name is empty)".to_owned());
+        faults.add(
+            "--server-ca-cert: server ca cert must be set when in TCP mode (uds-name is empty)"
+                .to_owned(),
+        );
         return None;
     }
     let client_ca = roots("server", &cli.server_ca_cert, faults);

@@ -8,7 +8,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod nonsense;
+mod pings;
+
 use std::{
+    future::poll_fn,
     hash::{DefaultHasher, Hasher},
     pin::pin,
     rc::Rc,
@@ -34,8 +38,6 @@ use tunnel::{
     packet::{ConnectId, Packet},
     probe::Probe,
 };
-
-use std::future::poll_fn;
 
 const PATH: &str = "/AgentService/Connect";
 
@@ -399,87 +401,6 @@ async fn an_agent_that_ends_its_side_in_order_is_no_error() {
     .await;
 }
 
-/// What the server makes of `bytes`, and what it tells the peer.
-async fn verdict(bytes: &'static [u8], ends: bool) -> (LinkEnd, Option<Status>) {
-    on_a_worker(async {
-        let (near, far) = duplex(64 * 1024);
-        let server_end = spawn_local(serve(near, mux(Role::Server)));
-        let mut raw = Raw::call(far).await;
-        raw.send.send_data(Bytes::from_static(bytes), ends).unwrap();
-        let status = raw.status().await;
-        drop(raw);
-        (server_end.await.unwrap(), status)
-    })
-    .await
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_makes_no_sense_ends_the_stream_with_a_status_that_says_why() {
-    for (bytes, ends, code, words) in [
-        (
-            &[0, 0, 0, 0, 1, 0x08][..],
-            false,
-            Code::Internal,
-            "malformed packet: message ends inside a value",
-        ),
-        (
-            &[1, 0, 0, 0, 1, 0x08],
-            false,
-            Code::Unimplemented,
-            "compressed message, and no compression was agreed on",
-        ),
-        (
-            &[0, 0, 0x40, 0, 1],
-            false,
-            Code::ResourceExhausted,
-            "grpc: received message larger than max (4194305 vs. 4194304)",
-        ),
-        (
-            &[0, 0, 0, 0, 9, 0x08],
-            true,
-            Code::Internal,
-            "stream ended inside a message",
-        ),
-        (
-            &[0, 0],
-            true,
-            Code::Internal,
-            "stream ended inside a message",
-        ),
-    ] {
-        let (end, told) = verdict(bytes, ends).await;
-        let expected = Status::new(code, words);
-        assert!(
-            matches!(&end, LinkEnd::Protocol(status) if *status == expected),
-            "{end:?}"
-        );
-        assert_eq!(end.code(), Some(code));
-        assert_eq!(told, Some(expected));
-    }
-}
-
-#[tokio::test]
-async fn nonsense_within_the_protocol_ends_nothing() {
-    on_a_worker(async {
-        let (near, far) = duplex(64 * 1024);
-        let server = mux(Role::Server);
-        let _server_end = spawn_local(serve(near, server.clone()));
-        let mut raw = Raw::call(far).await;
-        // An empty message, a DATA without its payload, an unknown type, a DIAL_REQ: all in one frame.
-        let nonsense = [
-            &[0, 0, 0, 0, 0][..],
-            &[0, 0, 0, 0, 2, 8, 4],
-            &[0, 0, 0, 0, 2, 8, 99],
-            &[0, 0, 0, 0, 2, 0x12, 0],
-        ];
-        raw.send(nonsense.concat().into()).await;
-        let dial = spawn_local(server.dial("tcp", "a:1"));
-        raw.accept(ConnectId(1)).await;
-        assert_eq!(dial.await.unwrap().unwrap().id(), ConnectId(1));
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_hundred_thousand_keystrokes_beside_a_stalled_reader_are_survived() {
     const KEYSTROKES: usize = 100_000;
@@ -543,113 +464,6 @@ async fn a_hundred_thousand_keystrokes_beside_a_stalled_reader_are_survived() {
         assert!(!server_end.is_finished());
         // Unread, they would have cost three times what h2 lets pass.
         const { assert!(KEYSTROKES * (256 - 16) > SMALL_FRAME_BUDGET * 2) };
-    })
-    .await;
-}
-
-/// Both ends of an idle HTTP/2 connection; the server's is polled as long as its task lives.
-async fn idle() -> (h2::PingPong, JoinHandle<()>, JoinHandle<()>) {
-    let (near, far) = duplex(64 * 1024);
-    let peer = spawn_local(async move {
-        let mut connection = server::handshake(near).await.unwrap();
-        while connection.accept().await.is_some() {}
-    });
-    let (send_request, mut connection) = link::client_builder()
-        .handshake::<_, Batch>(far)
-        .await
-        .unwrap();
-    let ping_pong = connection.ping_pong().unwrap();
-    let driver = spawn_local(async move {
-        // Held, or the connection would end for want of use.
-        let _send_request = send_request;
-        drop(connection.await);
-    });
-    (ping_pong, peer, driver)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_pings_lives_and_one_that_falls_silent_is_dead() {
-    on_a_worker(async {
-        let (near, far) = duplex(64 * 1024);
-        let (silence, silenced) = tokio::sync::oneshot::channel::<()>();
-        let _peer = spawn_local(async move {
-            let mut connection = server::handshake(near).await.unwrap();
-            tokio::select! {
-                _ = connection.accept() => panic!("the connection ended"),
-                _ = silenced => {}
-            }
-            // Neither polled nor closed from here on.
-            std::future::pending::<()>().await;
-            drop(connection);
-        });
-        let (_send_request, mut connection) = link::client_builder()
-            .handshake::<_, Batch>(far)
-            .await
-            .unwrap();
-        let ping_pong = connection.ping_pong().unwrap();
-        let _driver = spawn_local(async move { drop(connection.await) });
-        let (interval, limit) = (Duration::from_secs(10), Duration::from_secs(5));
-        let mut watch = pin!(link::watch(
-            ping_pong,
-            Keepalive::new(interval, limit, Instant::now())
-        ));
-        assert!(
-            timeout(Duration::from_secs(1000), watch.as_mut())
-                .await
-                .is_err()
-        );
-        silence.send(()).unwrap();
-        let silent_since = Instant::now();
-        watch.await;
-        assert!(silent_since.elapsed() <= interval + limit + Duration::from_millis(10));
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_probe_pings_long_before_the_next_ping_is_due() {
-    on_a_worker(async {
-        let (ping_pong, _peer, _driver) = idle().await;
-        let (hour, limit) = (Duration::from_secs(3600), Duration::from_secs(5));
-        let keepalive = Keepalive::new(hour, limit, Instant::now());
-        let probe = Probe::default();
-        let mut watch = pin!(link::watch_probed(ping_pong, keepalive, &probe));
-        for pongs in [0, 1, 2] {
-            assert_eq!(probe.pongs(), pongs);
-            let second = timeout(Duration::from_secs(1), watch.as_mut());
-            assert!(second.await.is_err(), "called dead");
-            assert_eq!(probe.pongs(), pongs, "a ping that nobody asked for");
-            probe.ask();
-            probe.ask();
-            let second = timeout(Duration::from_secs(1), watch.as_mut());
-            assert!(second.await.is_err(), "called dead");
-        }
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_connection_that_has_ended_is_not_called_dead() {
-    on_a_worker(async {
-        let (ping_pong, peer, driver) = idle().await;
-        let keepalive = Keepalive::new(
-            Duration::from_secs(10),
-            Duration::from_secs(5),
-            Instant::now(),
-        );
-        let mut watch = pin!(link::watch(ping_pong, keepalive));
-        assert!(
-            timeout(Duration::from_secs(100), watch.as_mut())
-                .await
-                .is_err()
-        );
-        peer.abort();
-        driver.await.unwrap();
-        assert!(
-            timeout(Duration::from_secs(100), watch.as_mut())
-                .await
-                .is_err()
-        );
     })
     .await;
 }

@@ -7,6 +7,8 @@ mod admit;
 mod identity;
 
 use std::{
+    convert::Infallible,
+    future::pending,
     io,
     net::SocketAddr,
     rc::Rc,
@@ -45,7 +47,7 @@ use crate::{
     dial::Core,
     frontend::{HANDSHAKE_TIMEOUT, HEAD_TIMEOUT, socket},
     metrics::{AgentObserver, Gauged, Listener, Segment, TunnelKind},
-    registry::Backend,
+    registry::{Backend, PROBATION},
 };
 use admit::Admitted;
 pub use admit::PeerIdentity;
@@ -294,16 +296,24 @@ impl Agents {
         let agent = backend.agent.clone();
         let registered = self.core.registry.add(backend);
         tracing::info!(%agent, "agent connected");
-        let end = link
-            .run(|event| match event {
-                Event::Drain => {
-                    tracing::info!(%agent, "agent drains: it gets no new dials while another agent is there");
-                    registered.drain();
-                }
-                // An agent's packets become no such event.
-                Event::Dial { .. } | Event::CancelDial(_) => {}
-            })
-            .await;
+        let run = link.run(|event| match event {
+            Event::Drain => {
+                tracing::info!(%agent, "agent drains: it gets no new dials while another agent is there");
+                registered.drain();
+            }
+            // An agent's packets become no such event.
+            Event::Dial { .. } | Event::CancelDial(_) => {}
+        });
+        let prove = async {
+            sleep(PROBATION).await;
+            registered.prove();
+            pending::<Infallible>().await
+        };
+        let end = tokio::select! {
+            biased;
+            end = run => end,
+            never = prove => match never {},
+        };
         drop(registered);
         if let Some(code) = end.code() {
             self.core.metrics.stream_failed(Segment::FromAgent, code);

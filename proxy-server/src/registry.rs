@@ -19,6 +19,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use crate::metrics::{AgentState, Metrics};
 use agents::Agents;
+pub use agents::PROBATION;
 pub use backend::{AgentId, Backend, Rank, Signs};
 use host::Destination;
 use strategy::Strategies;
@@ -62,7 +63,7 @@ impl Registry {
         })
     }
 
-    /// Adds a backend, until the guard is dropped. At once it is preferred to other tunnels of its agent.
+    /// Adds a backend, until the guard is dropped. Once it is [proven](Registered::prove) it is preferred to other tunnels of its agent.
     pub fn add(self: &Rc<Self>, backend: Rc<Backend>) -> Registered {
         let mut state = self.state.borrow_mut();
         state.agents.add(&backend);
@@ -151,6 +152,14 @@ impl Registry {
         state.settle(&backend.agent);
     }
 
+    fn prove(&self, backend: &Rc<Backend>) {
+        if backend.is_proven.replace(true) {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        state.settle(&backend.agent);
+    }
+
     fn remove(&self, backend: &Rc<Backend>) {
         let mut state = self.state.borrow_mut();
         if !state.agents.remove(backend) {
@@ -182,6 +191,11 @@ impl Registered {
     #[must_use]
     pub fn backend(&self) -> &Rc<Backend> {
         &self.backend
+    }
+
+    /// The tunnel has lived for [`PROBATION`].
+    pub fn prove(&self) {
+        self.registry.prove(&self.backend);
     }
 
     /// The agent wants no new dials: it gets them only when there is nobody else.

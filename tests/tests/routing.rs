@@ -169,7 +169,7 @@ async fn uploads_by_dest_host_are_whole_and_the_agent_stays_usable() -> Result<(
 
 /// R46: an agent whose address has changed comes back under its name, while its old tunnel is not known to be dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_returns_is_preferred_at_once_to_what_it_was() -> Result<()> {
+async fn an_agent_that_returns_is_preferred_to_what_it_was() -> Result<()> {
     let target = Target::echo().await?;
     let mut cluster = Cluster::builder()
         .agent_flag("--agent-id=roaming")

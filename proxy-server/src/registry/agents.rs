@@ -1,4 +1,4 @@
-//! The tunnels of each agent: the newest is preferred, older ones go on until they end.
+//! The tunnels of each agent: the newest that has proved itself is preferred, the others go on until they end.
 
 use std::{collections::HashMap, rc::Rc, time::Duration};
 
@@ -12,6 +12,11 @@ const CONTEST_TIMES: u32 = 3;
 
 /// See [`CONTEST_TIMES`].
 const CONTEST_TIME: Duration = Duration::from_secs(600);
+
+/// How long a further tunnel of an agent must live before it takes the older one's place. An agent that looks for servers behind a
+/// load balancer opens many that it ends at once, as it has a tunnel to this server; upstream's with `--sync-forever` does so
+/// every second. Dials that went to those would be lost.
+pub const PROBATION: Duration = Duration::from_secs(1);
 
 /// All backends, by agent.
 #[derive(Debug, Default)]
@@ -74,18 +79,24 @@ impl Agents {
         true
     }
 
-    /// Lets the newest tunnel of an agent that does not drain supersede the older ones. Returns those for which that changed
-    /// whether they are preferred.
+    /// Lets one tunnel of an agent supersede the others: of those that do not drain the newest that is proven, or else the oldest.
+    /// Returns those for which that changed whether they are preferred.
     pub(super) fn settle(&self, agent: &AgentId) -> Vec<Rc<Backend>> {
         let Some(tunnels) = self.tunnels.get(agent) else {
             return Vec::new();
         };
-        let mut has_newer = false;
+        let backends = &tunnels.backends;
+        let stays = |backend: &&Rc<Backend>| !backend.is_draining.get();
+        let mut newest_first = backends.iter().rev().filter(stays);
+        let preferred = newest_first
+            .clone()
+            .find(|backend| backend.is_proven.get())
+            .or_else(|| newest_first.next_back());
         let mut changed = Vec::new();
-        for backend in tunnels.backends.iter().rev() {
+        for backend in backends {
             let was_preferred = backend.is_preferred();
-            backend.is_superseded.set(has_newer);
-            has_newer |= !backend.is_draining.get();
+            let is_superseded = preferred.is_some_and(|preferred| !Rc::ptr_eq(preferred, backend));
+            backend.is_superseded.set(is_superseded);
             if backend.is_preferred() != was_preferred {
                 changed.push(backend.clone());
             }

@@ -38,7 +38,7 @@ pub enum Rank {
     Willing,
     /// Its slow readers hold most of the tunnel's window.
     Paced,
-    /// It drains, or a newer tunnel of the same agent has taken its place.
+    /// It drains, or another tunnel of the same agent is preferred.
     Leaving,
     /// It gave no sign of life when a dial waited for one, and has given none since.
     Suspect,
@@ -71,6 +71,8 @@ pub struct Backend {
     pub(super) destinations: HashSet<Destination>,
     pub(super) is_draining: Cell<bool>,
     pub(super) is_superseded: Cell<bool>,
+    /// Whether it has lived for [`PROBATION`](super::PROBATION).
+    pub(super) is_proven: Cell<bool>,
     probe: Probe,
     silent_at: Cell<Option<Signs>>,
 }
@@ -94,6 +96,7 @@ impl Backend {
             probe,
             is_draining: Cell::new(false),
             is_superseded: Cell::new(false),
+            is_proven: Cell::new(false),
             silent_at: Cell::new(None),
         })
     }

@@ -54,12 +54,17 @@ fn a_draining_backend_is_chosen_only_when_there_is_no_other() {
 }
 
 #[test]
-fn the_newest_tunnel_of_an_agent_is_preferred_and_each_is_removed_for_itself() {
+fn the_newest_proven_tunnel_of_an_agent_is_preferred_and_each_is_removed_for_itself() {
     let registry = registry("default,destHost");
     let (old, new) = (backend("a", "host=x"), backend("a", "host=x"));
     let first = registry.add(old.clone());
     let second = registry.add(new.clone());
     assert_eq!((registry.len(), keys(&registry)), (2, [1, 1, 0]));
+    first.prove();
+    for to in ["t:1", "x:1"] {
+        assert_always(&registry, to, &old);
+    }
+    second.prove();
     for to in ["t:1", "x:1"] {
         assert_always(&registry, to, &new);
     }
@@ -75,12 +80,34 @@ fn the_newest_tunnel_of_an_agent_is_preferred_and_each_is_removed_for_itself() {
     assert_eq!((registry.len(), keys(&registry)), (0, [0, 0, 0]));
 }
 
+/// An agent behind a load balancer opens tunnels to a server that it has one to, and ends them at once.
+#[test]
+fn tunnels_that_come_and_go_beside_one_that_stays_get_no_dials() {
+    let registry = registry("default");
+    let stays = backend("a", "");
+    let place = registry.add(stays.clone());
+    for is_proven in [false, true] {
+        let passing: Vec<_> = (0..3).map(|_| registry.add(backend("a", ""))).collect();
+        assert_always(&registry, "t:1", &stays);
+        drop(passing);
+        if !is_proven {
+            place.prove();
+        }
+    }
+    // Whoever is left serves at once.
+    let next = backend("a", "");
+    let _next = registry.add(next.clone());
+    place.drain();
+    assert_always(&registry, "t:1", &next);
+}
+
 #[test]
 fn a_newer_tunnel_that_drains_gives_its_place_back() {
     let registry = registry("default");
     let (old, new) = (backend("a", ""), backend("a", ""));
     let _old = registry.add(old.clone());
     let new_place = registry.add(new.clone());
+    new_place.prove();
     assert_always(&registry, "t:1", &new);
     new_place.drain();
     assert_always(&registry, "t:1", &old);

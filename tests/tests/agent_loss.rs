@@ -12,6 +12,7 @@ use tokio::{
     time::timeout,
 };
 
+const DIALLED: &str = "konnectivity_network_proxy_agent_dial_duration_seconds_count";
 const OPEN_CONNECTIONS: &str = "konnectivity_network_proxy_agent_open_endpoint_connections";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,14 +57,28 @@ async fn the_end_of_one_of_two_agents_of_one_name_leaves_the_other_alone() -> Re
             .await?;
         let client = cluster.client()?;
         let mut streams = Vec::new();
-        // The second agent of the name gets all dials from its coming on.
+        // The second agent of the name gets all dials once it has been there for a moment.
         for number in 0..2 {
+            let health = cluster.agent(number)?.health();
+            eventually("the newest agent is preferred", PATIENCE, async || {
+                client.dial(&target.name()).await?.close().await?;
+                let dialled = metric(health, DIALLED, "").await?;
+                ensure!(dialled > 0.0, "none went to agent {number}");
+                Ok(())
+            })
+            .await?;
+            eventually("what that took is over", PATIENCE, async || {
+                let open = target.open();
+                ensure!(open == streams.len(), "{open} are open");
+                Ok(())
+            })
+            .await?;
             for _ in 0..20 {
                 let mut stream = client.dial(&target.name()).await?;
                 echo(&mut stream, 100).await?;
                 streams.push(stream);
             }
-            let open = metric(cluster.agent(number)?.health(), OPEN_CONNECTIONS, "").await?;
+            let open = metric(health, OPEN_CONNECTIONS, "").await?;
             ensure!(open == 20.0, "{open} of agent {number}'s 20 connections");
             if number == 0 {
                 cluster.add_agent().await?;

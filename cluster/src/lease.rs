@@ -9,6 +9,10 @@ use tokio::time::Instant;
 /// How long a Lease is taken to last that does not say so, when its silence is measured. Our servers' own last as long.
 pub const DURATION: Duration = Duration::from_secs(30);
 
+/// Longest silence that is granted, whatever a Lease says: `spec.leaseDurationSeconds` is an int32, but JSON can hold more than an
+/// [`Instant`] can.
+const LONGEST: Duration = Duration::from_secs(i32::MAX as u64);
+
 /// What a list or a watch says of a Lease. What cannot be understood is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "Wire")]
@@ -82,6 +86,7 @@ impl Lease {
             .and_then(|duration| Duration::try_from(duration).ok())
             .filter(|duration| !duration.is_zero())
             .unwrap_or(DURATION)
+            .min(LONGEST)
     }
 }
 
@@ -214,6 +219,22 @@ mod tests {
             "null",
         ] {
             assert!(!lease(spec).is_valid(at("2026-12-01T10:00:00Z")), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_duration_without_end_is_survived() {
+        let mut sightings = Sightings::default();
+        for (renewed, duration) in [(0, i64::MAX), (1, i64::MAX), (2, i64::MIN)] {
+            let lease = lease(&format!(
+                r#"{{"renewTime": "2026-12-01T00:00:0{renewed}Z", "leaseDurationSeconds": {duration}}}"#
+            ));
+            let now = Instant::now();
+            sightings.see(&lease, now);
+            let until = sightings.lives_until(&lease);
+            assert_eq!(until.is_some(), renewed > 0);
+            assert!(until.is_none_or(|until| until > now));
+            assert!(!sightings.is_silent(&lease, now));
         }
     }
 

@@ -6,6 +6,8 @@ use clap::Parser;
 use cluster::Selector;
 use daemon::flags::{GoDuration, LogFlags, StringSlice};
 
+use crate::config::{Forward, MAX_CONNECTIONS, TunnelProtocol};
+
 /// Environment variable that gives the agent's id when `--agent-id` does not.
 pub const AGENT_ID_VARIABLE: &str = "PROXY_AGENT_ID";
 
@@ -33,9 +35,15 @@ pub struct Cli {
     #[arg(long, default_value_t = 8091, value_name = "PORT")]
     pub proxy_server_port: i64,
 
-    /// ALPN names to offer before h2, for a router that tells agents apart by them. The server must still choose h2.
+    /// ALPN names to offer before those of the tunnel, for a router that tells agents apart by them. The server must still choose
+    /// adit/1 or h2.
     #[arg(long, value_name = "NAMES")]
     pub alpn_proto: Vec<StringSlice>,
+
+    /// Tunnels to offer to servers: 'packet' is upstream's (ALPN h2), 'stream' ours (ALPN adit/1), with flow control and half-close
+    /// for each connection; 'auto' offers both and the server chooses. Adit's own flag.
+    #[arg(long, value_enum, default_value_t, value_name = "PROTOCOL")]
+    pub tunnel_protocol: TunnelProtocol,
 
     /// Address to serve /healthz, /readyz and /metrics on; empty means all.
     #[arg(long, default_value = "", value_name = "HOST")]
@@ -165,6 +173,16 @@ pub struct Cli {
     #[arg(long, value_name = "RULES")]
     pub egress_deny: Vec<StringSlice>,
 
+    /// Take connections of this node at LISTEN (HOST:PORT or unix:/PATH) and carry them through a tunnel to the target that the
+    /// server calls NAME, if it allows this agent to; e.g. 127.0.0.1:6443=api. Needs a stream tunnel. May be repeated. Adit's own
+    /// flag; off by default.
+    #[arg(long, value_name = "LISTEN=NAME")]
+    pub forward: Vec<Forward>,
+
+    /// Connections that all --forward together take at once; more are closed at once. Adit's own flag.
+    #[arg(long, default_value_t = MAX_CONNECTIONS, value_name = "CONNECTIONS")]
+    pub forward_max_connections: usize,
+
     /// Logging.
     #[command(flatten)]
     pub log: LogFlags,
@@ -239,6 +257,45 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn values_of_our_own_flags_that_are_none_are_told_with_their_flag() {
+        for (arg, text) in [
+            (
+                "--tunnel-protocol=udp",
+                "invalid argument \"udp\" for \"--tunnel-protocol\" flag: must be one of auto, packet, stream",
+            ),
+            (
+                "--forward=:6443=api",
+                "invalid argument \":6443=api\" for \"--forward\" flag: say which address port 6443 is for",
+            ),
+            (
+                "--forward-max-connections=-1",
+                "invalid argument \"-1\" for \"--forward-max-connections\" flag: ",
+            ),
+        ] {
+            match cli(&[arg]) {
+                Err(Stop::Invalid(error)) => {
+                    assert!(error.to_string().starts_with(text), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn forwards_add_up() {
+        let parsed = cli(&["--forward=127.0.0.1:1=a", "--forward", "unix:/run/b=b"]).unwrap();
+        let names: Vec<_> = parsed
+            .cli
+            .forward
+            .iter()
+            .map(|forward| &forward.name)
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(parsed.cli.forward_max_connections, 1024);
+        assert_eq!(parsed.cli.tunnel_protocol, TunnelProtocol::Auto);
     }
 
     #[test]

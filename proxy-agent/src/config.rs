@@ -1,7 +1,9 @@
 //! What the flags and the files that they name come to. Checked once; whoever has a [`Config`] need not check again.
 
+mod forward;
 mod identifiers;
 mod problem;
+mod protocol;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,11 +27,11 @@ use crate::proxy::Proxy;
 use crate::server_address::ServerAddress;
 
 pub use crate::proxy::EnvironmentError;
+pub use forward::{Forward, ForwardError, Listen, MAX_CONNECTIONS, MAX_NAME};
 pub use identifiers::IdentifiersError;
 pub use problem::{Problem, Problems};
-
-/// The protocol that a tunnel speaks.
-pub(crate) const H2: &[u8] = b"h2";
+pub(crate) use protocol::H2;
+pub use protocol::TunnelProtocol;
 
 /// Shortest keepalive interval; grpc-go raises shorter ones to it.
 pub const MIN_KEEPALIVE: Duration = Duration::from_secs(10);
@@ -129,6 +131,9 @@ pub struct Config {
     /// `None`: as the server allows.
     pub(crate) keepalive: Option<Duration>,
     pub(crate) memory_budget: usize,
+    pub(crate) forwards: Vec<Forward>,
+    /// Connections that all of `forwards` together may have, at least one.
+    pub(crate) max_forwarded: usize,
     pub(crate) health: (String, u16),
     pub(crate) admin: (String, u16),
 }
@@ -141,7 +146,7 @@ impl Config {
     pub fn new(cli: &Cli, agent_id: &str) -> Result<Self, ConfigError> {
         let server_port = problem::port(cli.proxy_server_port);
         let server = ServerAddress::new(&cli.proxy_server_host, server_port);
-        let alpn = alpn(cli);
+        let alpn = cli.tunnel_protocol.offer(alpn(cli));
         let agent_id = match &cli.agent_id {
             Some(id) => id.clone(),
             None if agent_id.is_empty() => uuid::Uuid::new_v4().to_string(),
@@ -188,6 +193,8 @@ impl Config {
             memory_budget: cli
                 .memory_budget
                 .unwrap_or_else(|| ledger::default_budget(daemon::memory::limit())),
+            forwards: cli.forward.clone(),
+            max_forwarded: cli.forward_max_connections,
             health: (
                 cli.health_server_host.clone(),
                 problem::port(cli.health_server_port),
@@ -229,19 +236,17 @@ impl fmt::Debug for Config {
             .field("egress", &self.egress)
             .field("keepalive", &self.keepalive)
             .field("memory_budget", &self.memory_budget)
+            .field("forwards", &self.forwards)
+            .field("max_forwarded", &self.max_forwarded)
             .field("health", &self.health)
             .field("admin", &self.admin)
             .finish_non_exhaustive()
     }
 }
 
-/// `--alpn-proto`'s names in their order, then `h2` unless it is among them.
+/// `--alpn-proto`'s names in their order.
 fn alpn(cli: &Cli) -> Vec<String> {
-    let mut names = StringSlice::concat(cli.alpn_proto.iter().cloned());
-    if !names.iter().any(|name| name.as_bytes() == H2) {
-        names.push(String::from_utf8_lossy(H2).into_owned());
-    }
-    names
+    StringSlice::concat(cli.alpn_proto.iter().cloned())
 }
 
 /// The TLS configuration, and whether it has a client certificate.

@@ -8,7 +8,7 @@ use daemon::flags::GoDuration;
 use egress_policy::PolicyError;
 use tunnel::ledger::MIN_BUDGET;
 
-use super::{IdentifiersError, egress, given, identifiers};
+use super::{Forward, IdentifiersError, TunnelProtocol, egress, given, identifiers};
 use crate::cli::Cli;
 use crate::server_address::ServerAddress;
 
@@ -104,6 +104,22 @@ pub enum Problem {
     /// `--alpn-proto`
     #[error("--alpn-proto {0:?} must have 1 to 255 bytes")]
     Alpn(String),
+    /// `--alpn-proto` names the tunnel that `--tunnel-protocol` excludes.
+    #[error(
+        "--alpn-proto has {name:?}, the name of a tunnel that --tunnel-protocol={pinned} excludes"
+    )]
+    Pinned {
+        /// The tunnel's name.
+        name: String,
+        /// What is pinned.
+        pinned: &'static str,
+    },
+    /// `--forward` without the tunnel that can carry it.
+    #[error("--forward {0}: needs the stream tunnel, which --tunnel-protocol=packet excludes")]
+    ForwardWithoutStream(Forward),
+    /// `--forward-max-connections`
+    #[error("--forward-max-connections 0 must be at least 1")]
+    NoForwardedConnections,
 }
 
 /// Everything that is wrong. Never empty.
@@ -201,6 +217,19 @@ pub(super) fn find(
     let lengths = 1..=usize::from(u8::MAX);
     let bad = alpn.iter().filter(|name| !lengths.contains(&name.len()));
     problems.extend(bad.cloned().map(Problem::Alpn));
+    let excluded = cli.tunnel_protocol.excluded();
+    let excluded = alpn.iter().filter(|name| excluded == Some(name.as_bytes()));
+    problems.extend(excluded.map(|name| Problem::Pinned {
+        name: name.clone(),
+        pinned: cli.tunnel_protocol.name(),
+    }));
+    if cli.tunnel_protocol == TunnelProtocol::Packet {
+        let forwards = cli.forward.iter().cloned();
+        problems.extend(forwards.map(Problem::ForwardWithoutStream));
+    }
+    if cli.forward_max_connections == 0 {
+        problems.push(Problem::NoForwardedConnections);
+    }
     problems
 }
 

@@ -73,6 +73,19 @@ fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
 }
 
 #[test]
+fn one_kind_of_tunnel_can_be_pinned() {
+    let folder = files();
+    let offered = |args: &[&str]| {
+        let config = Config::new(&full(&folder, args), "").unwrap();
+        config.tls.current().alpn_protocols.clone()
+    };
+    let packet = ["--tunnel-protocol=packet", "--alpn-proto=a"];
+    assert_eq!(offered(&packet), [&b"a"[..], b"h2"]);
+    let stream = ["--tunnel-protocol=stream", "--alpn-proto=a"];
+    assert_eq!(offered(&stream), [&b"a"[..], b"adit/1"]);
+}
+
+#[test]
 fn without_a_certificate_the_authority_has_a_port() {
     let folder = files();
     let mut cli = full(&folder, &["--proxy-server-host=fd00::1"]);
@@ -157,6 +170,22 @@ fn what_upstream_refuses_is_refused_in_its_words() {
         (
             &["--alpn-proto=a,,b"],
             "--alpn-proto \"\" must have 1 to 255 bytes",
+        ),
+        (
+            &["--alpn-proto=a,h2", "--tunnel-protocol=stream"],
+            "--alpn-proto has \"h2\", the name of a tunnel that --tunnel-protocol=stream excludes",
+        ),
+        (
+            &["--alpn-proto=adit/1", "--tunnel-protocol=packet"],
+            "--alpn-proto has \"adit/1\", the name of a tunnel that --tunnel-protocol=packet excludes",
+        ),
+        (
+            &["--forward=[::1]:1=api", "--tunnel-protocol=packet"],
+            "--forward [::1]:1=api: needs the stream tunnel, which --tunnel-protocol=packet excludes",
+        ),
+        (
+            &["--forward-max-connections=0"],
+            "--forward-max-connections 0 must be at least 1",
         ),
     ] {
         let told = invalid(args);

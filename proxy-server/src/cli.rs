@@ -3,7 +3,7 @@
 use clap::Parser;
 use daemon::flags::{GoDuration, LogFlags, StringSlice};
 
-use crate::binding::Binding;
+use crate::{binding::Binding, config::TunnelProtocol};
 
 /// Serves kube-apiserver's egress selector over tunnels that agents dial in.
 ///
@@ -166,6 +166,21 @@ pub struct Cli {
     /// Targets that may not be dialled, whatever allows them. Adit's own flag; off by default.
     #[arg(long, value_name = "RULES")]
     pub egress_deny: Vec<StringSlice>,
+    /// Tunnels that agents can have: 'packet' is upstream's (ALPN h2), 'stream' ours (ALPN adit/1), with flow control and half-close
+    /// for each connection; 'auto' gives each agent the best that it offers. Adit's own flag.
+    #[arg(long, value_enum, default_value_t, value_name = "PROTOCOL")]
+    pub tunnel_protocol: TunnelProtocol,
+    /// A target that nodes can reach through their agent's --forward and this server, and the name that agents ask for; e.g.
+    /// api=10.0.0.1:6443. A list, and may be repeated. Adit's own flag; off by default.
+    #[arg(long, value_name = "NAME=HOST:PORT")]
+    pub forward_target: Vec<StringSlice>,
+    /// Who may use a target: agents with a verified name (common name or DNS name of the certificate, Pod or node of a reviewed token)
+    /// that is like PATTERN, in which * is any run of characters. A list, and may be repeated. Adit's own flag; nobody by default.
+    #[arg(long, value_name = "NAME=PATTERN")]
+    pub forward_allow: Vec<StringSlice>,
+    /// Connections to such targets that one tunnel of an agent may have; more are refused. Adit's own flag.
+    #[arg(long, default_value_t = 1024, value_name = "CONNECTIONS")]
+    pub forward_max_connections: usize,
     /// Logging.
     #[command(flatten)]
     pub log: LogFlags,

@@ -1,8 +1,10 @@
 //! Flags and files, checked once.
 
 mod faults;
+mod forward;
 mod kubernetes;
 mod numbers;
+mod protocol;
 mod tls;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -14,9 +16,13 @@ use egress_policy::Policy;
 use rustls::ServerConfig;
 use tunnel::{keepalive, ledger};
 
-use crate::{binding::Binding, cli::Cli, lease, registry::strategy::Strategies, token_review};
+use crate::{
+    binding::Binding, cli::Cli, forward::ForwardTargets, lease, registry::strategy::Strategies,
+    token_review,
+};
 use faults::Faults;
 use numbers::{address, check_duration, check_ports, check_server_count, positive};
+pub use protocol::TunnelProtocol;
 
 /// How long an agent may take to answer a dial. Ours gives its target 5 s, resolution included; kube-apiserver's client
 /// library gives up after 30 s, and our answer must be there before.
@@ -32,7 +38,9 @@ pub struct Config {
     pub frontend: FrontendConfig,
     /// Where agents come in.
     pub agents: Address,
-    /// TLS of the agent listener.
+    /// Which tunnels agents can have.
+    pub tunnel_protocol: TunnelProtocol,
+    /// TLS of the agent listener, with the ALPN of those tunnels.
     pub agent_tls: Current<Arc<ServerConfig>>,
     /// The admin listener.
     pub admin: Address,
@@ -68,6 +76,10 @@ pub struct Config {
     pub lease: Option<lease::Options>,
     /// What may be dialled.
     pub egress: Policy,
+    /// What agents may connect to through this server.
+    pub forward_targets: ForwardTargets,
+    /// How many such connections the agent of one tunnel may have, those being dialled included.
+    pub forward_max_connections: usize,
     /// Whether the admin port serves profiles.
     pub profiling: bool,
     /// Takes up changed certificates, keys and CA bundles, once it runs.
@@ -178,6 +190,7 @@ impl Config {
             .filter(|id| !id.is_empty())
             .unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         let egress = egress(cli, &mut faults);
+        let forward_targets = forward::targets(cli, &mut faults, &mut warnings);
         let token_review = kubernetes::token_review(cli, &mut faults);
         check_binding(cli, &mut faults);
         let kube_client = kubernetes::client(cli, &mut faults);
@@ -190,6 +203,7 @@ impl Config {
             (Some(agent_tls), Some(frontend)) if faults.0.is_empty() => Ok(Self {
                 frontend,
                 agents: address("--agent-port", &cli.agent_bind_address, cli.agent_port),
+                tunnel_protocol: cli.tunnel_protocol,
                 agent_tls,
                 admin: address("--admin-port", &cli.admin_bind_address, cli.admin_port),
                 health: address("--health-port", &cli.health_bind_address, cli.health_port),
@@ -213,6 +227,8 @@ impl Config {
                 kube_client,
                 lease,
                 egress,
+                forward_targets,
+                forward_max_connections: cli.forward_max_connections,
                 profiling: cli.enable_profiling,
                 watcher,
                 warnings,

@@ -4,6 +4,7 @@
 //! * [`server`]: binds everything, runs, ends;
 //! * [`frontend`]: how kube-apiserver reaches us: gRPC and HTTP CONNECT, over a Unix socket or mTLS;
 //! * [`backend`]: one agent's stream; [`registry`]: all of them, and which one a dial goes to;
+//! * [`forward`]: the other direction, from nodes to targets of the control plane;
 //! * [`dial`]: what both frontends ask for, and what each answers when it fails;
 //! * [`admin`], [`metrics`]: health, readiness, numbers.
 //!
@@ -15,6 +16,7 @@ pub mod binding;
 pub mod cli;
 pub mod config;
 pub mod dial;
+pub mod forward;
 pub mod frontend;
 pub mod lease;
 pub mod metrics;

@@ -263,3 +263,89 @@ fn a_proof_that_no_agent_can_show_is_refused() {
     let bound = config(&files, &["--bind-agent-identity=certificate"]).unwrap();
     assert_eq!(bound.binding, Binding::Certificate);
 }
+
+#[test]
+fn agents_are_offered_the_tunnels_that_the_flag_names_the_stream_tunnel_first() {
+    let files = testing::files();
+    for (flag, protocol, alpn) in [
+        ("", TunnelProtocol::Auto, &["adit/1", "h2"][..]),
+        ("auto", TunnelProtocol::Auto, &["adit/1", "h2"]),
+        ("packet", TunnelProtocol::Packet, &["h2"]),
+        ("stream", TunnelProtocol::Stream, &["adit/1"]),
+    ] {
+        let flag = format!("--tunnel-protocol={flag}");
+        let flags: &[&str] = if flag.ends_with('=') { &[] } else { &[&flag] };
+        let config = config(&files, flags).unwrap();
+        assert_eq!(config.tunnel_protocol, protocol);
+        let tls = config.agent_tls.current();
+        let offered = tls.alpn_protocols.iter().map(Vec::as_slice);
+        assert!(
+            offered.eq(alpn.iter().map(|name| name.as_bytes())),
+            "{flag}"
+        );
+    }
+}
+
+#[test]
+fn targets_for_agents_are_off_by_default_and_read_from_lists() {
+    let files = testing::files();
+    let plain = config(&files, &[]).unwrap();
+    assert!(plain.forward_targets.is_empty());
+    assert_eq!(plain.forward_max_connections, 1024);
+    let flags = [
+        "--forward-target=api=10.0.0.1:6443,web=[fd00::1]:443",
+        "--forward-target=dns=localhost:53",
+        "--forward-allow=api=node-*,web=node-1",
+        "--forward-max-connections=7",
+    ];
+    let config = config(&files, &flags).unwrap();
+    let targets = config.forward_targets.iter().map(ToString::to_string);
+    assert_eq!(
+        targets.collect::<Vec<_>>(),
+        ["10.0.0.1:6443", "localhost:53", "[fd00::1]:443"]
+    );
+    assert_eq!(config.forward_max_connections, 7);
+    assert_eq!(
+        config.warnings,
+        [
+            "--forward-target=dns=localhost:53: without a --forward-allow=dns=PATTERN no agent may use it"
+        ]
+    );
+}
+
+#[test]
+fn every_target_and_pattern_that_is_none_is_told_with_its_flag_and_value() {
+    let files = testing::files();
+    let error = config(
+        &files,
+        &[
+            "--forward-target=api=h:1,api=h:2,b=h",
+            "--forward-allow=x=*",
+            "--forward-max-connections=0",
+        ],
+    )
+    .unwrap_err();
+    for part in [
+        "--forward-target=api=h:2: api is there already",
+        "--forward-target=b=h: must end with a port",
+        "--forward-allow=x=*: no --forward-target is called \"x\"",
+        "--forward-max-connections must be at least 1, got 0",
+    ] {
+        assert!(error.contains(part), "no «{part}» in {error}");
+    }
+}
+
+#[test]
+fn patterns_that_no_agent_can_match_are_worth_a_warning() {
+    let files = testing::files();
+    let flags = [
+        "--cluster-ca-cert=",
+        "--forward-target=api=h:1",
+        "--forward-allow=api=*",
+    ];
+    let warnings = config(&files, &flags).unwrap().warnings.join("\n");
+    assert!(
+        warnings.contains("--forward-allow: matches no agent"),
+        "{warnings}"
+    );
+}

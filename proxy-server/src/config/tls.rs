@@ -7,7 +7,7 @@ use std::{
 
 use certs::{
     CipherSuites, Current, Identity, MinVersion, Roots, ServerFiles, TlsOptions, Watcher,
-    tls::{ALPN_AGENT, ALPN_FRONTEND},
+    tls::ALPN_FRONTEND,
 };
 use daemon::flags::StringSlice;
 use rustls::ServerConfig;
@@ -143,7 +143,7 @@ pub(super) fn agent_tls(
     };
     faults.take(
         "--cluster-cert, --cluster-key, --cluster-ca-cert",
-        watcher.server(files, ALPN_AGENT, options),
+        watcher.server(files, cli.tunnel_protocol.alpn(), options),
     )
 }
 

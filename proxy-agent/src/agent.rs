@@ -20,10 +20,12 @@ use crate::activity::Activity;
 use crate::admin::{Heartbeat, admin_router, health_router};
 use crate::client::Connector;
 use crate::client_set::ClientSet;
-use crate::config::{Config, LeaseConfig};
+use crate::config::{Config, Forward, LeaseConfig};
 use crate::dial::Resolver;
 use crate::drain::drained;
 use crate::endpoint::{DIAL_LIMIT, Dialer};
+pub use crate::forward::BindError;
+use crate::forward::{Bound, Forwarder};
 use crate::lease_count;
 use crate::metrics::Metrics;
 use crate::server_count::CountSource;
@@ -42,6 +44,9 @@ pub enum StartError {
     /// A port that cannot be had.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A place where connections of this node are to be taken.
+    #[error(transparent)]
+    Forward(#[from] BindError),
     /// Two metrics of one name.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
@@ -68,6 +73,14 @@ pub enum RunError {
         /// Which.
         name: &'static str,
     },
+    /// A listener of this node cannot be served.
+    #[error("--forward={forward}: take connections")]
+    Forward {
+        /// The flag's value.
+        forward: Forward,
+        /// What the system says.
+        source: io::Error,
+    },
     /// What reloads certificates has ended, by a panic.
     #[error("reload certificates")]
     Reload(#[source] JoinError),
@@ -81,6 +94,7 @@ pub struct Agent {
     leases: Option<CountedLeases>,
     health: AdminServer,
     admin: AdminServer,
+    forwards: Vec<Bound>,
 }
 
 /// Servers are counted by their Leases, on a thread of its own for as long as this lives.
@@ -114,6 +128,8 @@ impl Agent {
         let health = AdminServer::bind("--health-server-host, --health-server-port", host, *port)?;
         let (host, port) = &config.admin;
         let admin = AdminServer::bind("--admin-bind-address, --admin-server-port", host, *port)?;
+        let forwards = config.forwards.iter().map(Bound::bind);
+        let forwards = forwards.collect::<Result<_, _>>()?;
         let metrics = Arc::new(Metrics::new(config.watcher.status())?);
         let leases = config
             .leases
@@ -126,6 +142,7 @@ impl Agent {
             config,
             health,
             admin,
+            forwards,
         })
     }
 
@@ -141,8 +158,14 @@ impl Agent {
         self.admin.local_addr()
     }
 
-    /// Serves. With `drain`, servers are told to send no new dials and lost tunnels are not replaced; everything else goes on,
-    /// also new dials, as with upstream, until the agent is idle or its time is up (`--drain-idle`, `--drain-timeout`); then this
+    /// Where connections of this node are taken (`--forward`): the flag's value, and the port if it is one.
+    pub fn forwards(&self) -> impl Iterator<Item = (&Forward, Option<SocketAddr>)> {
+        let forwards = self.forwards.iter();
+        forwards.map(|bound| (bound.forward(), bound.local_addr()))
+    }
+
+    /// Serves. With `drain`, servers are told to send no new dials, lost tunnels are not replaced, and no more connections of this node
+    /// are taken; everything else goes on, also new dials, as with upstream, until the agent is idle or its time is up (`--drain-idle`, `--drain-timeout`); then this
     /// returns. With `stop`, everything is dropped and this returns.
     ///
     /// Must run on a current-thread runtime with I/O and time.
@@ -212,6 +235,20 @@ impl Agent {
             heartbeat.clone(),
             standing,
         );
+        let forwarder = Rc::new(Forwarder {
+            carry: clients.clone(),
+            metrics: self.metrics.clone(),
+            tasks: tasks.clone(),
+            activity: activity.clone(),
+            most: self.config.max_forwarded,
+        });
+        for bound in self.forwards {
+            let forward = bound.forward().clone();
+            match bound.listen() {
+                Ok(listener) => forwarder.serve(listener, forward.name),
+                Err(source) => return Err(RunError::Forward { forward, source }),
+            }
+        }
         let left = CancellationToken::new();
         let ended = tokio::select! {
             biased;
@@ -309,6 +346,39 @@ mod tests {
             stop.cancel();
         };
         let both = async { tokio::join!(agent.run(drain.clone(), stop.clone()), probes).0 };
+        timeout(Duration::from_secs(60), both)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_of_the_node_is_reset_while_there_is_no_tunnel() {
+        let folder = files();
+        let (_held, refused) = refusing();
+        let port = format!("--proxy-server-port={}", refused.port());
+        let flags = [port.as_str(), "--forward=127.0.0.1:0=api"];
+        let mut config = Config::new(&full(&folder, &flags), "").unwrap();
+        config.health = ("127.0.0.1".to_owned(), 0);
+        config.admin = ("127.0.0.1".to_owned(), 0);
+        let agent = Agent::bind(config).unwrap();
+        let health = agent.health_addr();
+        let (forward, address) = agent.forwards().next().unwrap();
+        assert_eq!(forward.name, "api");
+        let address = address.unwrap();
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let client = async {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let error = client.read_u8().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+            let metrics = ask(health, "/metrics").await;
+            assert!(
+                metrics.contains("_agent_forward_failures_total{reason=\"no_tunnel\"} 1\n"),
+                "{metrics}"
+            );
+            stop.cancel();
+        };
+        let both = async { tokio::join!(agent.run(drain, stop.clone()), client).0 };
         timeout(Duration::from_secs(60), both)
             .await
             .unwrap()

@@ -13,6 +13,7 @@
 //!   ([`retire`]). An attempt that fails leaves the old one as it is.
 //! - The signal to drain ends waits and attempts; every tunnel then tells its server once.
 
+mod carry;
 mod pace;
 mod retire;
 mod rhythm;

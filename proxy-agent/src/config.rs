@@ -27,7 +27,7 @@ use crate::proxy::Proxy;
 use crate::server_address::ServerAddress;
 
 pub use crate::proxy::EnvironmentError;
-pub use forward::{Forward, ForwardError, Listen, MAX_CONNECTIONS, MAX_NAME};
+pub use forward::{Forward, ForwardError, Listen, MAX_CONNECTIONS};
 pub use identifiers::IdentifiersError;
 pub use problem::{Problem, Problems};
 pub(crate) use protocol::H2;
@@ -153,11 +153,12 @@ impl Config {
             None => agent_id.to_owned(),
         };
         let problems = problem::find(cli, &server, &agent_id, &alpn);
-        let (Ok(server_name), Ok(agent_id), Ok(identifiers), Ok(egress), true) = (
+        let (Ok(server_name), Ok(agent_id), Ok(identifiers), Ok(egress), Ok(forwards), true) = (
             server.name(),
             HeaderValue::from_str(&agent_id),
             HeaderValue::from_str(&cli.agent_identifiers),
             egress(cli),
+            forwards(cli),
             problems.is_empty(),
         ) else {
             return Err(ConfigError::Options(Problems(problems)));
@@ -193,7 +194,7 @@ impl Config {
             memory_budget: cli
                 .memory_budget
                 .unwrap_or_else(|| ledger::default_budget(daemon::memory::limit())),
-            forwards: cli.forward.clone(),
+            forwards,
             max_forwarded: cli.forward_max_connections,
             health: (
                 cli.health_server_host.clone(),
@@ -302,6 +303,23 @@ fn given(path: &Path) -> Option<&Path> {
 fn egress(cli: &Cli) -> Result<Policy, Vec<PolicyError>> {
     let list = |flag: &[StringSlice]| StringSlice::concat(flag.iter().cloned());
     Policy::parse(&list(&cli.egress_allow), &list(&cli.egress_deny))
+}
+
+/// Where connections of this node are taken, or every value that does not say.
+fn forwards(cli: &Cli) -> Result<Vec<Forward>, Vec<Problem>> {
+    let values = StringSlice::concat(cli.forward.iter().cloned());
+    let (mut forwards, mut problems) = (Vec::new(), Vec::new());
+    for value in values {
+        match value.parse() {
+            Ok(forward) => forwards.push(forward),
+            Err(source) => problems.push(Problem::Forward { value, source }),
+        }
+    }
+    if problems.is_empty() {
+        Ok(forwards)
+    } else {
+        Err(problems)
+    }
 }
 
 /// With `--count-server-leases`.

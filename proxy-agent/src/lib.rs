@@ -8,8 +8,9 @@
 //! | [`metrics`] | every metric of this process |
 //!
 //! Inside: `client_set` keeps one tunnel to each server, `server_count` says how many there are, `client` makes one, `proxy` is what may
-//! stand in between, `endpoint` serves the dials that come over it, `dial` opens TCP connections, `activity` and `drain` say when an
-//! agent that is not wanted any more leaves, `admin` and `standing` answer probes and scrapes.
+//! stand in between, `endpoint` serves the dials that come over it, `dial` opens TCP connections, `forward` carries connections of this
+//! node the other way, `activity` and `drain` say when an agent that is not wanted any more leaves, `admin` and `standing` answer
+//! probes and scrapes.
 //!
 //! The data path is one thread: a current-thread runtime with a `LocalSet`, one [`tunnel::ledger::Ledger`], no locks. Probes
 //! and scrapes are answered by threads of their own, which read atomics.
@@ -27,6 +28,7 @@ mod client_set;
 mod dial;
 mod drain;
 mod endpoint;
+mod forward;
 mod proxy;
 mod server_address;
 mod server_count;

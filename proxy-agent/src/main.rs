@@ -49,6 +49,10 @@ fn run(parsed: &Parsed<Cli>) -> anyhow::Result<()> {
     }
     let agent = Agent::bind(config)?;
     tracing::info!(health = %agent.health_addr(), admin = %agent.admin_addr(), "listening");
+    for (forward, port) in agent.forwards() {
+        let port = port.map(tracing::field::display);
+        tracing::info!(%forward, port, "connections of this node are taken");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -16,7 +16,7 @@ use tunnel::{grpc::Code, observe::Limit};
 
 pub use daemon::metrics::Gauged as Open;
 pub use labels::TunnelKind;
-pub(crate) use labels::{Attempt, DialFailureReason};
+pub(crate) use labels::{Attempt, DialFailureReason, ForwardFailure};
 pub(crate) use packets::TunnelObserver;
 
 /// What stands in front of every name.
@@ -48,6 +48,8 @@ pub struct Metrics {
     known_servers: IntGauge,
     reached_servers: IntGauge,
     endpoint_connections: IntGauge,
+    forward_connections: IntGauge,
+    forward_failures: IntCounterVec,
     packets: IntCounterVec,
     stream_errors: IntCounterVec,
     attempts: IntCounterVec,
@@ -149,6 +151,16 @@ impl Metrics {
                 "open_endpoint_connections",
                 "Current number of open endpoint connections.",
             )?,
+            forward_connections: make.gauge(
+                "forward_connections",
+                "Connections of this node (--forward) that are carried to a target of the control plane, or wait for their server's answer.",
+            )?,
+            forward_failures: make.counters(
+                "forward_failures_total",
+                "Connections of this node that were not carried, by reason (no_tunnel, refused, tunnel_lost, timeout, limit).",
+                "reason",
+                &ForwardFailure::ALL.map(ForwardFailure::name),
+            )?,
             packets: make.counters_by(
                 "stream_packets_total",
                 "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)",
@@ -241,6 +253,19 @@ impl Metrics {
     /// A connection to a target is open for as long as the guard lives.
     pub(crate) fn endpoint_opened(&self) -> Open {
         Open::new(&self.endpoint_connections)
+    }
+
+    /// A connection of this node is under way for as long as the guard lives; `None` if there are `most` already.
+    pub(crate) fn forward_within(&self, most: usize) -> Option<Open> {
+        let under_way = usize::try_from(self.forward_connections.get()).unwrap_or(0);
+        (under_way < most).then(|| Open::new(&self.forward_connections))
+    }
+
+    /// A connection of this node was not carried.
+    pub(crate) fn forward_failed(&self, failure: ForwardFailure) {
+        self.forward_failures
+            .with_label_values(&[failure.name()])
+            .inc();
     }
 
     /// A dial succeeded.

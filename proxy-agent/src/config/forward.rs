@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Longest name of a target in bytes, as servers take them.
-pub const MAX_NAME: usize = 63;
+const MAX_NAME: usize = 63;
 
 /// `--forward-max-connections`, unless it is given.
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -19,7 +19,7 @@ const UNIX: &str = "unix:";
 pub struct Forward {
     /// Where connections are taken.
     pub listen: Listen,
-    /// What servers call the target: 1 to [`MAX_NAME`] letters, digits, `-`, `_` and `.`, a letter or digit first and last.
+    /// What servers call the target: 1 to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last.
     pub name: String,
 }
 

@@ -8,7 +8,7 @@ use daemon::flags::GoDuration;
 use egress_policy::PolicyError;
 use tunnel::ledger::MIN_BUDGET;
 
-use super::{Forward, IdentifiersError, TunnelProtocol, egress, given, identifiers};
+use super::{ForwardError, IdentifiersError, TunnelProtocol, egress, forwards, given, identifiers};
 use crate::cli::Cli;
 use crate::server_address::ServerAddress;
 
@@ -114,9 +114,17 @@ pub enum Problem {
         /// What is pinned.
         pinned: &'static str,
     },
+    /// `--forward`
+    #[error("--forward={value}: {source}")]
+    Forward {
+        /// As written.
+        value: String,
+        /// What is wrong with it; part of this problem's own text.
+        source: ForwardError,
+    },
     /// `--forward` without the tunnel that can carry it.
-    #[error("--forward {0}: needs the stream tunnel, which --tunnel-protocol=packet excludes")]
-    ForwardWithoutStream(Forward),
+    #[error("--forward needs the stream tunnel, which --tunnel-protocol=packet excludes")]
+    ForwardWithoutStream,
     /// `--forward-max-connections`
     #[error("--forward-max-connections 0 must be at least 1")]
     NoForwardedConnections,
@@ -223,9 +231,9 @@ pub(super) fn find(
         name: name.clone(),
         pinned: cli.tunnel_protocol.name(),
     }));
-    if cli.tunnel_protocol == TunnelProtocol::Packet {
-        let forwards = cli.forward.iter().cloned();
-        problems.extend(forwards.map(Problem::ForwardWithoutStream));
+    problems.extend(forwards(cli).err().into_iter().flatten());
+    if !cli.forward.is_empty() && cli.tunnel_protocol == TunnelProtocol::Packet {
+        problems.push(Problem::ForwardWithoutStream);
     }
     if cli.forward_max_connections == 0 {
         problems.push(Problem::NoForwardedConnections);

@@ -73,6 +73,23 @@ fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
 }
 
 #[test]
+fn forwards_add_up_and_each_that_is_none_is_named() {
+    let folder = files();
+    let flags = [
+        "--forward=127.0.0.1:1=a,[::1]:2=b",
+        "--forward=unix:/run/c=c",
+    ];
+    let config = Config::new(&full(&folder, &flags), "").unwrap();
+    let forwards: Vec<_> = config.forwards.iter().map(ToString::to_string).collect();
+    assert_eq!(forwards, ["127.0.0.1:1=a", "[::1]:2=b", "unix:/run/c=c"]);
+    assert_eq!(config.max_forwarded, 1024);
+    let told = invalid(&["--forward=:6443=api", "--forward=h:1=a,h:1"]);
+    let (one, other) = told.split_once("; ").unwrap();
+    assert!(one.starts_with("--forward=:6443=api: say which address port 6443 is for"));
+    assert!(other.starts_with("--forward=h:1: must be LISTEN=NAME"));
+}
+
+#[test]
 fn one_kind_of_tunnel_can_be_pinned() {
     let folder = files();
     let offered = |args: &[&str]| {
@@ -181,7 +198,7 @@ fn what_upstream_refuses_is_refused_in_its_words() {
         ),
         (
             &["--forward=[::1]:1=api", "--tunnel-protocol=packet"],
-            "--forward [::1]:1=api: needs the stream tunnel, which --tunnel-protocol=packet excludes",
+            "--forward needs the stream tunnel, which --tunnel-protocol=packet excludes",
         ),
         (
             &["--forward-max-connections=0"],

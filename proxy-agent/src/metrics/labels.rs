@@ -89,6 +89,41 @@ impl Attempt {
     }
 }
 
+/// Why a connection of this node was not carried to its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardFailure {
+    /// No tunnel to a server that forwards.
+    NoTunnel,
+    /// The server said no, or its target did.
+    Refused,
+    /// The tunnel went away before the answer, and the next one as well.
+    TunnelLost,
+    /// No answer in time.
+    Timeout,
+    /// `--forward-max-connections`
+    Limit,
+}
+
+impl ForwardFailure {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::NoTunnel,
+        Self::Refused,
+        Self::TunnelLost,
+        Self::Timeout,
+        Self::Limit,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::NoTunnel => "no_tunnel",
+            Self::Refused => "refused",
+            Self::TunnelLost => "tunnel_lost",
+            Self::Timeout => "timeout",
+            Self::Limit => "limit",
+        }
+    }
+}
+
 /// What a tunnel can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelKind {

@@ -5,6 +5,7 @@
 //! (wire-protocol.md 2.3, W21, W37); ours passes the gRPC status on.
 
 mod call;
+mod packet;
 mod session;
 
 use std::error::Error;
@@ -23,14 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
-use tunnel::batch::Batch;
-use tunnel::conn::Role;
-use tunnel::credit;
 use tunnel::grpc::Status;
-use tunnel::keepalive;
 use tunnel::ledger::Ledger;
-use tunnel::link::{self, Link};
-use tunnel::mux::Mux;
 use tunnel::observe::Observe;
 
 use crate::config::{Announcement, Config, H2};
@@ -40,8 +35,6 @@ use crate::server_address::ServerAddress;
 
 pub(crate) use call::{Greeting, GreetingError};
 pub(crate) use session::{Tunnel, TunnelEnd};
-
-use session::Driver;
 
 /// To the end of the TLS handshake, the way through a proxy included; grpc-go's shortest connect timeout.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(20);
@@ -71,8 +64,8 @@ pub(crate) enum ConnectError {
     /// The server's certificate, or ours, or no TLS at all.
     #[error("TLS handshake")]
     Tls(#[source] io::Error),
-    /// Something that speaks TLS, but not HTTP/2.
-    #[error("server chose {} by ALPN, not h2", .0.as_deref().unwrap_or("nothing"))]
+    /// Something that speaks TLS, but no tunnel.
+    #[error("server chose {} by ALPN, neither adit/1 nor h2", .0.as_deref().unwrap_or("nothing"))]
     Alpn(Option<String>),
     /// `--service-account-token-path`
     #[error("read token from {}", file.display())]
@@ -242,49 +235,14 @@ impl Connector {
             })?
             .map_err(ConnectError::Tls)?;
         let chosen = stream.get_ref().1.alpn_protocol();
-        if chosen != Some(H2) {
-            return Err(ConnectError::Alpn(
-                chosen.map(|name| name.escape_ascii().to_string()),
-            ));
-        }
-        let call = async {
-            let (mut requests, mut connection) =
-                link::client_builder().handshake::<_, Batch>(stream).await?;
-            let ping_pong = connection.ping_pong();
-            let mut driver: Driver = Box::pin(connection);
-            let request = call::request(&self.authority, &self.announcement).await?;
-            let (response, send) = requests.send_request(request, false)?;
-            let response = tokio::select! {
-                response = response => response?,
-                ended = &mut driver => {
-                    ended?;
-                    return Err(ConnectError::Http2(h2::Reason::NO_ERROR.into()));
-                }
-            };
-            let (head, recv) = response.into_parts();
-            let greeting = call::greeting(&head)?;
-            let mux = Mux::new(Role::Agent, self.ledger.clone(), self.observer.clone());
-            // Upstream's server says nothing of it, and takes more frequent pings for an attack.
-            let interval = match credit::announced(&head.headers) {
-                Some(window) => {
-                    mux.use_credit(window);
-                    keepalive::DEFAULT_INTERVAL
-                }
-                None => keepalive::UPSTREAM_INTERVAL,
-            };
-            let link = Link::new(mux.clone(), send, recv);
-            Ok(Tunnel {
-                greeting,
-                peer,
-                material,
-                mux,
-                link,
-                driver,
-                ping_pong,
-                keepalive: self.keepalive.unwrap_or(interval),
-            })
+        let tunnel = match chosen {
+            Some(H2) => self.packet(stream, peer, material),
+            other => {
+                let chosen = other.map(|name| name.escape_ascii().to_string());
+                return Err(ConnectError::Alpn(chosen));
+            }
         };
-        timeout_at(Instant::now() + GREETING_LIMIT, Box::pin(call))
+        timeout_at(Instant::now() + GREETING_LIMIT, Box::pin(tunnel))
             .await
             .map_err(|_| ConnectError::TimedOut {
                 step: "response headers",

@@ -2,6 +2,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tunnel::grpc::Code;
+use tunnel::{credit, keepalive};
 
 use super::*;
 use crate::client_set::Connect as _;
@@ -135,7 +136,7 @@ async fn a_port_that_speaks_no_tls_is_given_up() {
 async fn a_server_without_alpn_is_refused() {
     assert_eq!(
         error(Manner::NoAlpn).await,
-        "server chose nothing by ALPN, not h2"
+        "server chose nothing by ALPN, neither adit/1 nor h2"
     );
 }
 

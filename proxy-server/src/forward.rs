@@ -8,10 +8,14 @@
 //! What it costs a peer to ask, and us: a refusal spawns nothing and looks nothing up. A connection is one task, one socket and one of
 //! the agent's `--forward-max-connections`.
 
+mod connect;
 mod glob;
 mod names;
+mod serve;
 pub mod targets;
 
+pub use connect::{CONNECT_LIMIT, MAX_ADDRESSES, MAX_LOOKUPS};
 pub use glob::{Glob, GlobError};
 pub use names::VerifiedNames;
+pub use serve::{ANSWER_LIMIT, AgentForwards, ForwardRequest, Forwarder};
 pub use targets::{ForwardRefusal, ForwardTargets, Target, TargetError};

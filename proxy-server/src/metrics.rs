@@ -21,7 +21,9 @@ use tunnel::{grpc::Code, observe::Limit};
 
 pub use daemon::metrics::{Gauged, Timed};
 use labels::Outcome;
-pub use labels::{AgentState, DialFailure, DialRetry, Listener, Segment, TunnelKind};
+pub use labels::{
+    AgentState, DialFailure, DialRetry, ForwardFailure, Listener, Segment, TunnelKind,
+};
 pub use packets::{AgentObserver, PacketCounters};
 
 use crate::{registry::strategy::Strategy, token_review};
@@ -86,6 +88,8 @@ pub struct Metrics {
     pub lease_deletes: ApiCalls,
     /// Its calls to list them.
     pub lease_lists: ApiCalls,
+    /// Forwards of agents that are under way: dials of their targets, and connections.
+    pub forward_connections: IntGauge,
     /// Reviews of agents' tokens.
     pub token_reviews: token_review::Metrics,
     backends: IntGaugeVec,
@@ -95,6 +99,7 @@ pub struct Metrics {
     dial_causes: IntCounterVec,
     dial_outcomes: HistogramVec,
     dial_retries: IntCounterVec,
+    forward_failures: IntCounterVec,
     packets: IntCounterVec,
     errors: IntCounterVec,
     limits: IntCounterVec,
@@ -186,6 +191,10 @@ impl Metrics {
                 "protocol_violations_total",
                 "Packets that were ignored because they are against the protocol.",
             )?,
+            forward_connections: make.gauge(
+                "forward_connections",
+                "Connections of nodes to targets of the control plane, those being dialled included.",
+            )?,
             token_reviews: token_review::Metrics::new(make)?,
             culled_leases: make.counter(
                 "culled_leases_count",
@@ -226,7 +235,7 @@ impl Metrics {
             )?,
             tunnels: make.gauges(
                 "tunnels",
-                "Tunnels of agents, by kind (packet: as upstream's; credit: with flow control for each connection).",
+                "Tunnels of agents, by kind (packet: as upstream's; credit: with flow control for each connection; stream: an HTTP/2 stream for each).",
                 "kind",
                 &TunnelKind::ALL.map(TunnelKind::name),
             )?,
@@ -247,6 +256,12 @@ impl Metrics {
                 "Dials that were sent to another agent before any answer, by cause.",
                 "cause",
                 &DialRetry::ALL.map(DialRetry::name),
+            )?,
+            forward_failures: make.counters(
+                "forward_failures_total",
+                "Connections of nodes to targets of the control plane that failed, by reason.",
+                "reason",
+                &ForwardFailure::ALL.map(ForwardFailure::name),
             )?,
             dial_outcomes: make.histograms(
                 "dial_outcome_seconds",
@@ -322,6 +337,21 @@ impl Metrics {
     /// A dial goes to another agent.
     pub fn dial_retried(&self, cause: DialRetry) {
         self.dial_retries.with_label_values(&[cause.name()]).inc();
+    }
+
+    /// An agent's forward gave no connection.
+    pub fn forward_failed(&self, failure: ForwardFailure) {
+        self.forward_failures
+            .with_label_values(&[failure.name()])
+            .inc();
+    }
+
+    /// How many forwards have failed so.
+    #[cfg(test)]
+    pub(crate) fn forwards_failed(&self, failure: ForwardFailure) -> u64 {
+        self.forward_failures
+            .with_label_values(&[failure.name()])
+            .get()
     }
 
     /// What was last told of a strategy's table: its number of keys.

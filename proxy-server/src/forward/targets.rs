@@ -1,6 +1,6 @@
 //! What agents can ask for, and who may have it. Pure: nothing here looks a name up or opens a socket.
 
-use std::{collections::BTreeMap, fmt, net::Ipv6Addr};
+use std::{collections::BTreeMap, fmt, net::Ipv6Addr, sync::Arc};
 
 use super::{Glob, GlobError, VerifiedNames};
 
@@ -24,7 +24,7 @@ const ALLOW: &str = "--forward-allow";
 
 /// Every `--forward-target` with its `--forward-allow`. The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ForwardTargets(BTreeMap<String, Target>);
+pub struct ForwardTargets(BTreeMap<String, Arc<Target>>);
 
 /// Where connections of one name go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,18 +143,52 @@ impl ForwardTargets {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let mut this = Self::default();
-        let added = targets.iter().map(|value| this.add(value.as_ref()));
+        let mut reading = Reading::default();
+        let added = targets.iter().map(|value| reading.add(value.as_ref()));
         errors.extend(added.filter_map(Result::err));
-        let allowed = allow.iter().map(|value| this.allow(value.as_ref()));
+        let allowed = allow.iter().map(|value| reading.allow(value.as_ref()));
         errors.extend(allowed.filter_map(Result::err));
-        if errors.is_empty() {
-            Ok(this)
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let targets = reading.0.into_iter();
+        Ok(Self(
+            targets
+                .map(|(name, target)| (name, Arc::new(target)))
+                .collect(),
+        ))
+    }
+
+    /// The target that an agent of these names asks for. `name` is compared byte for byte.
+    ///
+    /// # Errors
+    /// [`ForwardRefusal`]
+    pub fn check(&self, name: &str, names: &VerifiedNames) -> Result<&Arc<Target>, ForwardRefusal> {
+        let target = self.0.get(name).ok_or(ForwardRefusal::Unknown)?;
+        if target.allows(names) {
+            Ok(target)
         } else {
-            Err(errors)
+            Err(ForwardRefusal::NotAllowed)
         }
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Target> {
+        self.0.values().map(Arc::as_ref)
+    }
+}
+
+/// Those of flags that are still being read.
+#[derive(Default)]
+struct Reading(BTreeMap<String, Target>);
+
+impl Reading {
     fn add(&mut self, value: &str) -> Result<(), TargetError> {
         let owned = || value.to_owned();
         let no_target = || TargetError::NoTarget { value: owned() };
@@ -198,30 +232,6 @@ impl ForwardTargets {
         };
         target.allowed.push(pattern.parse().map_err(bad)?);
         Ok(())
-    }
-
-    /// The target that an agent of these names asks for. `name` is compared byte for byte.
-    ///
-    /// # Errors
-    /// [`ForwardRefusal`]
-    pub fn check(&self, name: &str, names: &VerifiedNames) -> Result<&Target, ForwardRefusal> {
-        let target = self.0.get(name).ok_or(ForwardRefusal::Unknown)?;
-        if target.allows(names) {
-            Ok(target)
-        } else {
-            Err(ForwardRefusal::NotAllowed)
-        }
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// All of them, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Target> {
-        self.0.values()
     }
 }
 

@@ -168,6 +168,45 @@ impl DialRetry {
     }
 }
 
+/// Why an agent's forward gave no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardFailure {
+    /// There is no such target.
+    Unknown,
+    /// The agent may not use it.
+    NotAllowed,
+    /// The agent has too many.
+    Limit,
+    /// The target cannot be reached.
+    Dial,
+    /// The agent gave it up, did not answer, or is gone.
+    Abandoned,
+    /// This server takes no more.
+    ShuttingDown,
+}
+
+impl ForwardFailure {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Unknown,
+        Self::NotAllowed,
+        Self::Limit,
+        Self::Dial,
+        Self::Abandoned,
+        Self::ShuttingDown,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::NotAllowed => "not_allowed",
+            Self::Limit => "limit",
+            Self::Dial => "dial",
+            Self::Abandoned => "abandoned",
+            Self::ShuttingDown => "shutting_down",
+        }
+    }
+}
+
 /// Which listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
@@ -224,15 +263,18 @@ pub enum TunnelKind {
     Packet,
     /// Flow control for each connection besides: the peer is ours.
     Credit,
+    /// An HTTP/2 stream for each connection: the peer is ours.
+    Stream,
 }
 
 impl TunnelKind {
-    pub(super) const ALL: [Self; 2] = [Self::Packet, Self::Credit];
+    pub(super) const ALL: [Self; 3] = [Self::Packet, Self::Credit, Self::Stream];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Packet => "packet",
             Self::Credit => "credit",
+            Self::Stream => "stream",
         }
     }
 }

@@ -322,9 +322,27 @@ fn agents_and_tunnels_are_shown_by_state_kind_and_strategy() {
         "ready_backend_connections 7",
         "tunnels{kind=\"credit\"} 1",
         "tunnels{kind=\"packet\"} 0",
+        "tunnels{kind=\"stream\"} 0",
     ] {
         assert!(text.contains(&format!("\n{PREFIX}{line}\n")), "{line}");
     }
     drop(tunnel);
     assert!(rendered(&metrics).contains("tunnels{kind=\"credit\"} 0"));
+}
+
+#[test]
+fn every_reason_of_a_failed_forward_is_there_from_the_start_and_raises_its_own_counter() {
+    for failure in ForwardFailure::ALL {
+        let metrics = metrics();
+        let before = series(&rendered(&metrics), "forward_failures_total");
+        assert!(before.len() == 6 && before.iter().all(|line| line.ends_with(" 0")));
+        metrics.forward_failed(failure);
+        let after = series(&rendered(&metrics), "forward_failures_total");
+        let raised: Vec<_> = after.iter().filter(|line| !line.ends_with(" 0")).collect();
+        let name = failure.name();
+        assert_eq!(
+            raised,
+            [&format!("forward_failures_total{{reason=\"{name}\"}} 1")]
+        );
+    }
 }

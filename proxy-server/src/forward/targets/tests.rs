@@ -106,7 +106,10 @@ fn nobody_may_use_a_target_that_no_pattern_opens() {
         Err(ForwardRefusal::NotAllowed)
     );
     assert_eq!(targets.check("API", &names), Err(ForwardRefusal::Unknown));
-    assert_eq!(targets.check("web", &names).map(Target::port), Ok(2));
+    assert_eq!(
+        targets.check("web", &names).map(|target| target.port()),
+        Ok(2)
+    );
     assert_eq!(
         ForwardTargets::default().check("api", &names),
         Err(ForwardRefusal::Unknown)

@@ -256,7 +256,9 @@ impl Agents {
                     };
                     let mux = self.mux(credit);
                     let peer = Some(peer.address.ip());
-                    let Admitted { agent, identifiers } = admitted;
+                    let Admitted {
+                        agent, identifiers, ..
+                    } = admitted;
                     let backend = Backend::new(agent, identifiers, peer, mux, probe);
                     let link = Link::new(backend.tunnel.clone(), send, body);
                     let _kind = self.core.metrics.tunnel(kind(credit));

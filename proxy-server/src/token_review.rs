@@ -22,13 +22,13 @@ mod verdict;
 use std::{sync::Arc, time::Duration};
 
 use aws_lc_rs::digest;
-use http::HeaderMap;
 use tokio::{
     sync::{Semaphore, mpsc, oneshot},
     time::timeout,
 };
 use tunnel::grpc::{Code, Status};
 
+pub use headers::Presented;
 pub use metrics::Metrics;
 pub use verdict::Reviewed;
 
@@ -86,13 +86,13 @@ impl Reviewer {
         }
     }
 
-    /// Whose token the call's headers have. Cancel safe.
+    /// Whose token an agent has sent. Cancel safe.
     ///
     /// # Errors
     /// What to tell the agent: `Unknown` with upstream's words, in all cases. Those that begin with `Failed to authenticate
     /// request` say that the API could not be asked, and may be over soon.
-    pub async fn review(&self, headers: &HeaderMap) -> Result<Arc<Reviewed>, Status> {
-        let token = headers::token(headers).map_err(|message| {
+    pub async fn review(&self, presented: Presented<'_>) -> Result<Arc<Reviewed>, Status> {
+        let token = presented.token().map_err(|message| {
             self.metrics.token_reviews.reviewed(Outcome::Malformed);
             Status::new(Code::Unknown, message)
         })?;

@@ -7,7 +7,11 @@ use rustls::pki_types::CertificateDer;
 use tunnel::grpc::{Code, Status};
 
 use super::Agents;
-use crate::registry::{AgentId, identifiers::Identifiers};
+use crate::{
+    forward::VerifiedNames,
+    registry::{AgentId, identifiers::Identifiers},
+    token_review::Presented,
+};
 
 /// Longest agent id that is taken, in bytes.
 const MAX_AGENT_ID: usize = 256;
@@ -29,6 +33,15 @@ pub struct PeerIdentity {
 pub(super) struct Admitted {
     pub(super) agent: AgentId,
     pub(super) identifiers: Identifiers,
+    /// What it was verified to be called; decides what it may forward to.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "for the stream tunnel, which no agent can have yet"
+        )
+    )]
+    pub(super) names: VerifiedNames,
 }
 
 impl Agents {
@@ -41,15 +54,53 @@ impl Agents {
     ) -> Result<Admitted, Status> {
         let agent = agent_id(headers)?;
         let identifiers = Identifiers::from_headers(headers)?;
-        self.identity
-            .check(peer, headers, &agent, &identifiers)
+        self.admit_as(agent, identifiers, peer, Presented::Headers(headers))
+            .await
+    }
+
+    /// Decides about the hello of a stream tunnel, by the same rules: `id` is the agent's, `identifiers` the query that an agent sends
+    /// as a header otherwise.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "for the stream tunnel, which no agent can have yet"
+        )
+    )]
+    pub(super) async fn admit_hello(
+        &self,
+        peer: &PeerIdentity,
+        id: &str,
+        identifiers: &str,
+        token: Option<&str>,
+    ) -> Result<Admitted, Status> {
+        let agent = read_agent_id(id)?;
+        let identifiers = Identifiers::parse(identifiers)?;
+        self.admit_as(agent, identifiers, peer, Presented::Hello(token))
+            .await
+    }
+
+    async fn admit_as(
+        &self,
+        agent: AgentId,
+        identifiers: Identifiers,
+        peer: &PeerIdentity,
+        presented: Presented<'_>,
+    ) -> Result<Admitted, Status> {
+        let names = self
+            .identity
+            .check(peer, presented, &agent, &identifiers)
             .await?;
         let misfits: Vec<_> = identifiers.misfits().take(MAX_MISFITS).collect();
         if !misfits.is_empty() {
             // As upstream, which looks at no value: the agent serves all else.
             tracing::warn!(%agent, ?misfits, "agent identifiers are not what their keys say, no dial is for them");
         }
-        Ok(Admitted { agent, identifiers })
+        Ok(Admitted {
+            agent,
+            identifiers,
+            names,
+        })
     }
 }
 
@@ -69,6 +120,10 @@ fn agent_id(headers: &HeaderMap) -> Result<AgentId, Status> {
             ),
         ));
     };
+    read_agent_id(id)
+}
+
+fn read_agent_id(id: &str) -> Result<AgentId, Status> {
     if id.len() > MAX_AGENT_ID {
         return Err(Status::new(
             Code::Unknown,
@@ -83,7 +138,17 @@ fn agent_id(headers: &HeaderMap) -> Result<AgentId, Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        rc::Rc,
+        sync::{Arc, atomic::AtomicU32},
+        time::Duration,
+    };
+
+    use certs::issue::{Authority, Leaf};
+    use tunnel::drain::Tasks;
+
     use super::*;
+    use crate::{backend::Identity, testing};
 
     fn id(pairs: &[(&'static str, &str)]) -> Result<String, String> {
         let mut headers = HeaderMap::new();
@@ -93,6 +158,56 @@ mod tests {
         agent_id(&headers)
             .map(|id| id.to_string())
             .map_err(|status| status.message)
+    }
+
+    fn agents() -> Rc<Agents> {
+        let (count, interval) = (Arc::new(AtomicU32::new(1)), Duration::from_secs(10));
+        let identity = Identity::default();
+        Agents::new(
+            testing::core(),
+            Tasks::default(),
+            "s",
+            count,
+            interval,
+            identity,
+        )
+        .unwrap()
+    }
+
+    /// A peer with a certificate of this common name.
+    fn peer(common_name: &str) -> PeerIdentity {
+        let authority = Authority::generate("test CA").unwrap();
+        let issued = authority.issue(&Leaf::client(common_name)).unwrap();
+        PeerIdentity {
+            address: "10.0.0.7:50000".parse().unwrap(),
+            certificates: issued.chain(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hello_is_admitted_as_a_call_is_under_the_names_of_its_certificate() {
+        let (agents, peer) = (agents(), peer("node-1"));
+        let mut headers = HeaderMap::new();
+        headers.insert("agentid", "other-node".parse().unwrap());
+        headers.insert("agentidentifiers", "host=a".parse().unwrap());
+        let called = agents.admit(&peer, &headers).await.unwrap();
+        let greeted = agents.admit_hello(&peer, "other-node", "host=a", None);
+        let greeted = greeted.await.unwrap();
+        for admitted in [called, greeted] {
+            assert_eq!(admitted.agent.as_str(), "other-node");
+            assert_eq!(admitted.identifiers, Identifiers::parse("host=a").unwrap());
+            assert_eq!(admitted.names.iter().collect::<Vec<_>>(), ["node-1"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hello_with_an_id_or_identifiers_that_are_none_is_refused() {
+        let (agents, peer) = (agents(), peer("node-1"));
+        let long = "x".repeat(257);
+        for (id, identifiers) in [(long.as_str(), ""), ("a", "host=%zz")] {
+            let refused = agents.admit_hello(&peer, id, identifiers, None).await;
+            assert!(refused.is_err(), "{id} {identifiers}");
+        }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! What an agent must show besides its certificate's chain.
 
-use http::HeaderMap;
 use tunnel::grpc::{Code, Status};
 
 use super::PeerIdentity;
 use crate::{
     binding::{Binding, Claims, PeerNames, ReviewedNames},
+    forward::VerifiedNames,
     registry::{
         AgentId,
         identifiers::{Identifiers, Kind},
     },
-    token_review::Reviewer,
+    token_review::{Presented, Reviewer},
 };
 
 /// The checks of this server. By default TLS verifies the chain and claims are believed, as upstream does.
@@ -23,25 +23,28 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// First the token, then whether certificate or token show what the agent claims to be.
+    /// First the token, then whether certificate or token show what the agent claims to be. Returns what they show it to be called,
+    /// whatever it claims.
     ///
     /// # Errors
     /// What the agent is to be told; it reaches its log.
     pub(super) async fn check(
         &self,
         peer: &PeerIdentity,
-        headers: &HeaderMap,
+        presented: Presented<'_>,
         agent: &AgentId,
         identifiers: &Identifiers,
-    ) -> Result<(), Status> {
+    ) -> Result<VerifiedNames, Status> {
         let reviewed = match &self.reviewer {
-            Some(reviewer) => {
-                let reviewed = reviewer.review(headers).await?;
-                ReviewedNames::new(reviewed.pod_name.as_deref(), reviewed.node_name.as_deref())
-            }
-            None => ReviewedNames::default(),
+            Some(reviewer) => Some(reviewer.review(presented).await?),
+            None => None,
         };
-        self.check_binding(peer, &reviewed, agent, identifiers)
+        let reviewed = reviewed.as_deref();
+        let pod = reviewed.and_then(|reviewed| reviewed.pod_name.as_deref());
+        let node = reviewed.and_then(|reviewed| reviewed.node_name.as_deref());
+        let names = ReviewedNames::new(pod, node);
+        self.check_binding(peer, &names, agent, identifiers)?;
+        Ok(VerifiedNames::new(&peer.certificates, pod, node))
     }
 
     fn check_binding(
@@ -86,9 +89,10 @@ mod tests {
             reviewer: None,
             binding,
         };
-        let headers = HeaderMap::new();
-        let outcome = identity.check(&peer, &headers, &agent, &identifiers);
-        outcome.await.map_err(|status| status.message)
+        let outcome = identity.check(&peer, Presented::Hello(None), &agent, &identifiers);
+        let names = outcome.await.map_err(|status| status.message)?;
+        assert!(names.is_empty(), "{names}");
+        Ok(())
     }
 
     #[tokio::test]

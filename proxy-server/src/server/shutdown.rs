@@ -48,13 +48,15 @@ impl Shutdown {
         // Before anything is cut, as cutting one side ends the other.
         let established = self.core.metrics.established.get();
         let pending = self.core.registry.pending_dials();
+        let forwards = self.core.metrics.forward_connections.get();
         let agents = self.core.registry.len();
         self.clients.finish(farewell).await;
         self.tunnels.finish(Duration::ZERO).await;
-        if established > 0 || pending > 0 {
+        if established > 0 || pending > 0 || forwards > 0 {
             tracing::warn!(
                 established,
                 pending,
+                forwards,
                 ?grace,
                 "time is up: connections and dials were cut"
             );
@@ -78,9 +80,17 @@ impl Shutdown {
         FAREWELL
     }
 
+    /// Whether there is a connection or a dial, in either direction.
+    fn is_busy(&self) -> bool {
+        let metrics = &self.core.metrics;
+        metrics.established.get() > 0
+            || metrics.forward_connections.get() > 0
+            || self.core.registry.pending_dials() > 0
+    }
+
     async fn until_idle(&self) {
         let mut tick = interval(Duration::from_millis(20));
-        while self.core.metrics.established.get() > 0 || self.core.registry.pending_dials() > 0 {
+        while self.is_busy() {
             tick.tick().await;
         }
     }

@@ -2,7 +2,7 @@ use std::time::SystemTime;
 
 use cluster::ClientOptions;
 use e2e::kube_api::{Fault, KubeApi, Resource, ServiceAccount};
-use http::{HeaderValue, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 
 use super::*;
 
@@ -43,10 +43,13 @@ impl Scene {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
         headers.insert(AUTHORIZATION, value);
-        self.reviewer.review(&headers).await.map_err(|status| {
-            assert_eq!(status.code, Code::Unknown);
-            status.message
-        })
+        self.reviewer
+            .review(Presented::Headers(&headers))
+            .await
+            .map_err(|status| {
+                assert_eq!(status.code, Code::Unknown);
+                status.message
+            })
     }
 
     fn asked(&self) -> usize {

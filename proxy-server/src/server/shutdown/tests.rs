@@ -9,6 +9,7 @@ use tunnel::mux::Event;
 use super::*;
 use crate::{
     dial::DialError,
+    metrics::Gauged,
     testing::{FakeAgent, core},
 };
 
@@ -69,6 +70,22 @@ async fn on_a_worker(test: impl Future<Output = ()>) {
 }
 
 const GRACE: Duration = Duration::from_secs(30);
+
+#[tokio::test(start_paused = true)]
+async fn what_agents_forward_may_end_too() {
+    on_a_worker(async {
+        let server = Server::new();
+        let forward = Gauged::new(&server.core.metrics.forward_connections);
+        server.tunnels.spawn(async move {
+            sleep(Duration::from_secs(3)).await;
+            drop(forward);
+        });
+        let took = server.leave(GRACE).await;
+        let about = Duration::from_secs(3)..Duration::from_secs(4);
+        assert!(about.contains(&took), "{took:?}");
+    })
+    .await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_server_leaves_when_the_last_connection_has_ended() {

@@ -7,6 +7,7 @@
 mod call;
 mod packet;
 mod session;
+mod token;
 
 use std::error::Error;
 use std::fmt;

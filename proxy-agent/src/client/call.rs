@@ -1,29 +1,20 @@
 //! The `AgentService/Connect` call: what we say of ourselves, and what the server must say of itself (wire-protocol.md 2.2,
 //! 2.3).
 
-use std::io;
-use std::path::Path;
-
 use certs::Token;
-use certs::store::MAX_TOKEN_BYTES;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
-use tokio::fs::File;
-use tokio::io::AsyncReadExt;
 use tunnel::credit;
 use tunnel::grpc::{self, Status};
 
-use super::ConnectError;
-use crate::config::{Announcement, TokenFile};
+use super::{ConnectError, token};
+use crate::config::Announcement;
 
 /// The method; without a package in front (wire-protocol.md T3).
 const PATH: &str = "/AgentService/Connect";
 
 /// `user-agent` of the call.
 const USER_AGENT: &str = concat!("adit-agent/", env!("CARGO_PKG_VERSION"));
-
-/// Most bytes of a token file that are read: the longest token and white space around it, and enough to see that it is longer.
-const MAX_READ: u64 = 2 * MAX_TOKEN_BYTES as u64;
 
 /// Longest server id that is taken, in bytes.
 const MAX_SERVER_ID: usize = 1024;
@@ -69,37 +60,15 @@ pub(super) async fn request(
     headers.insert(credit::HEADER, credit::announcement());
     headers.insert("agentidentifiers", announcement.identifiers.clone());
     if let Some(token) = &announcement.token {
-        headers.insert(header::AUTHORIZATION, bearer(&current(token).await?)?);
+        headers.insert(
+            header::AUTHORIZATION,
+            bearer(&token::current(token).await?)?,
+        );
     }
     Ok(request)
 }
 
-/// What the file holds now, or if that is no token, what it held last; the watcher has warned of that.
-async fn current(token: &TokenFile) -> Result<Token, ConnectError> {
-    match (read(&token.file).await, &token.last) {
-        (Err(_), Some(last)) => Ok(last.current()),
-        (read, _) => read,
-    }
-}
-
-async fn read(file: &Path) -> Result<Token, ConnectError> {
-    let failed = |source| ConnectError::Token {
-        file: file.to_owned(),
-        source,
-    };
-    let mut bytes = Vec::new();
-    let read = async {
-        File::open(file)
-            .await?
-            .take(MAX_READ)
-            .read_to_end(&mut bytes)
-            .await
-    };
-    read.await.map_err(failed)?;
-    Token::from_bytes(file, &bytes).map_err(|error| failed(io::Error::other(error)))
-}
-
-/// `Bearer` and the token, trimmed: upstream sends the file's last line feed along and fails (wire-protocol.md 4.9).
+/// `Bearer` and the token.
 fn bearer(token: &Token) -> Result<HeaderValue, http::Error> {
     let mut value = HeaderValue::try_from(format!("Bearer {}", token.as_str()))?;
     value.set_sensitive(true);
@@ -156,6 +125,7 @@ mod tests {
     use tunnel::grpc::Code;
 
     use super::*;
+    use crate::config::TokenFile;
 
     fn of(status: u16, headers: &[(&str, &str)]) -> Result<Greeting, ConnectError> {
         let mut response = Response::builder().status(status);
@@ -258,10 +228,8 @@ mod tests {
             }),
         };
         let error = request("s", &announcement).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("read token from {}", file.display())
-        );
+        let told = format!("read token from {}", file.display());
+        assert_eq!(error.to_string(), told);
         for token in ["first", "second"] {
             std::fs::write(&file, format!(" {token}\n")).unwrap();
             let request = request("s", &announcement).await.unwrap();
@@ -270,35 +238,6 @@ mod tests {
             assert!(value.is_sensitive());
             assert_eq!(request.headers().get("agentidentifiers").unwrap(), "host=h");
             assert_eq!(request.uri(), "https://s/AgentService/Connect");
-        }
-        for bad in ["", " \n", "a\nb", &"x".repeat(20_000)] {
-            std::fs::write(&file, bad).unwrap();
-            assert!(matches!(
-                request("s", &announcement).await,
-                Err(ConnectError::Token { .. })
-            ));
-        }
-    }
-
-    #[tokio::test]
-    async fn while_a_token_file_holds_no_token_the_last_one_is_sent() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("token");
-        std::fs::write(&file, "first").unwrap();
-        let last = certs::Watcher::new().token(&file).unwrap();
-        let announcement = Announcement {
-            agent_id: HeaderValue::from_static("a"),
-            identifiers: HeaderValue::from_static(""),
-            token: Some(TokenFile {
-                file: file.clone(),
-                last: Some(last),
-            }),
-        };
-        for (content, token) in [("", "first"), ("second", "second"), ("a b", "first")] {
-            std::fs::write(&file, content).unwrap();
-            let request = request("s", &announcement).await.unwrap();
-            let value = request.headers().get("authorization").unwrap();
-            assert_eq!(value, &format!("Bearer {token}"));
         }
     }
 }

@@ -349,3 +349,53 @@ fn patterns_that_no_agent_can_match_are_worth_a_warning() {
         "{warnings}"
     );
 }
+
+/// What the agent listener and an agent that offers `names` agree on, in memory.
+fn negotiated(files: &Files, flag: &str, names: &[&[u8]]) -> Result<Option<Vec<u8>>, String> {
+    let flags = [flag, "--cluster-ca-cert="];
+    let server = config(files, &flags).unwrap().agent_tls.current();
+    let roots = certs::Roots::load(&files.path("ca.crt")).unwrap();
+    let client = certs::client_config(&roots, None, names, &certs::TlsOptions::default()).unwrap();
+    let mut server = rustls::ServerConnection::new(server).unwrap();
+    let name = "localhost".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(client, name).unwrap();
+    let mut bytes = Vec::new();
+    while server.is_handshaking() || client.is_handshaking() {
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut &bytes[..]).unwrap();
+        server
+            .process_new_packets()
+            .map_err(|error| error.to_string())?;
+        bytes.clear();
+        server.write_tls(&mut bytes).unwrap();
+        client.read_tls(&mut &bytes[..]).unwrap();
+        client.process_new_packets().unwrap();
+        bytes.clear();
+    }
+    Ok(server.alpn_protocol().map(<[u8]>::to_vec))
+}
+
+#[test]
+fn an_agent_gets_the_stream_tunnel_whatever_its_order_if_neither_side_rules_it_out() {
+    let files = testing::files();
+    let (auto, packet, stream) = (
+        "--tunnel-protocol=auto",
+        "--tunnel-protocol=packet",
+        "--tunnel-protocol=stream",
+    );
+    let chosen = |flag, names: &[&[u8]], name: &[u8]| {
+        assert_eq!(negotiated(&files, flag, names), Ok(Some(name.to_vec())));
+    };
+    chosen(auto, &[b"adit/1", b"h2"], b"adit/1");
+    chosen(auto, &[b"h2", b"router", b"adit/1"], b"adit/1");
+    // An agent of upstream, and one of ours with a name for a router.
+    chosen(auto, &[b"h2"], b"h2");
+    chosen(packet, &[b"router", b"adit/1", b"h2"], b"h2");
+    chosen(stream, &[b"h2", b"adit/1"], b"adit/1");
+    for (flag, names) in [(stream, &[&b"h2"[..]]), (packet, &[b"adit/1"])] {
+        let refused = negotiated(&files, flag, names).unwrap_err();
+        assert_eq!(refused, rustls::Error::NoApplicationProtocol.to_string());
+    }
+    // Who says nothing is not refused by the handshake.
+    assert_eq!(negotiated(&files, auto, &[]), Ok(None));
+}

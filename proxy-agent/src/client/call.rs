@@ -13,19 +13,21 @@ use crate::config::Announcement;
 /// The method; without a package in front (wire-protocol.md T3).
 const PATH: &str = "/AgentService/Connect";
 
-/// `user-agent` of the call.
-const USER_AGENT: &str = concat!("adit-agent/", env!("CARGO_PKG_VERSION"));
+/// Name and version of this agent, in every introduction.
+pub(super) const SOFTWARE: &str = concat!("adit-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Longest server id that is taken, in bytes.
 const MAX_SERVER_ID: usize = 1024;
 
-/// What a server says of itself in response headers.
+/// What a server says of itself, in response headers or in its answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
     /// Which server this is.
     pub(crate) server_id: String,
     /// How many there are, at least one.
     pub(crate) server_count: usize,
+    /// Whether it carries connections of this node to targets of its own.
+    pub(crate) forwards: bool,
 }
 
 /// Headers that no server sends. In upstream's words where it has some.
@@ -54,7 +56,7 @@ pub(super) async fn request(
     authority: &str,
     announcement: &Announcement,
 ) -> Result<Request<()>, ConnectError> {
-    let mut request = grpc::request(authority, PATH, USER_AGENT)?;
+    let mut request = grpc::request(authority, PATH, SOFTWARE)?;
     let headers = request.headers_mut();
     headers.insert("agentid", announcement.agent_id.clone());
     headers.insert(credit::HEADER, credit::announcement());
@@ -100,6 +102,7 @@ pub(super) fn greeting(head: &Parts) -> Result<Greeting, ConnectError> {
     Ok(Greeting {
         server_id,
         server_count,
+        forwards: false,
     })
 }
 
@@ -156,7 +159,8 @@ mod tests {
             greeting,
             Greeting {
                 server_id: "s-1".to_owned(),
-                server_count: 3
+                server_count: 3,
+                forwards: false,
             }
         );
         assert_eq!(count("0"), Ok(1));

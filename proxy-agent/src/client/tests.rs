@@ -38,7 +38,8 @@ async fn a_server_is_told_who_we_are_and_says_who_it_is() {
         tunnel.greeting(),
         &Greeting {
             server_id: "server-1".to_owned(),
-            server_count: 3
+            server_count: 3,
+            forwards: false,
         }
     );
     let backend = servers.last();

@@ -48,6 +48,9 @@ pub enum Ended {
     /// Its reader held more than its share of the buffers and had read nothing for too long.
     #[error("reset because its reader stalled while others needed the buffers")]
     Stalled,
+    /// Its other end was reset.
+    #[error("reset by its other end")]
+    Reset,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! A socket on one side, a connection of the tunnel on the other: bytes both ways, closes in order.
 //!
 //! One task and one allocation a connection; nothing is held while it is idle. What was accepted from one side is delivered
-//! to the other before its side is closed, with bounds on the waiting: [`FLUSH_LIMIT`], [`CLOSING_LIMIT`], [`LINGER`].
+//! to the other before its side is closed, with bounds on the waiting: [`FLUSH_LIMIT`], [`CLOSING_LIMIT`], [`LINGER`]. Where the tunnel
+//! keeps half-close, the end of one side is passed on and the other goes on, see [`HALF_CLOSED_LIMIT`].
 
+mod limits;
 mod read_buffer;
 
 use std::{
@@ -21,7 +23,11 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use crate::{conn::Ended, mux::Connection};
+use crate::{
+    conn::Ended,
+    connection::{Closed, Connection},
+};
+use limits::{Limits, Regime};
 use read_buffer::ReadBuffer;
 
 /// After one side has closed: how long the other may take not a single byte before the rest is dropped.
@@ -34,7 +40,11 @@ pub const CLOSING_LIMIT: Duration = Duration::from_secs(600);
 /// sends. Closing with unread data would reset the connection and could destroy what was just delivered.
 pub const LINGER: Duration = Duration::from_secs(5);
 
-/// How often a socket that the tunnel takes nothing from is looked at.
+/// While one side has ended in order and the other has not: how long the other may say nothing. As long as a proxy of TCP usually
+/// lets a connection be idle; a peer that has gone without a word is noticed by the kernel long before.
+pub const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(3600);
+
+/// How often a socket that the tunnel takes nothing from, or whose peer has ended its side, is looked at.
 pub const HANG_UP_CHECK: Duration = Duration::from_secs(5);
 
 /// Bytes moved in one direction before other tasks of the thread get their turn.
@@ -52,6 +62,12 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Whether the peer has closed its sending side, although what it sent before has not all been read. `false` where that
     /// cannot be known.
     fn is_hung_up(&self) -> bool {
+        false
+    }
+
+    /// Whether the peer has closed both its sides: it reads no more either. `false` where that cannot be known, as with TCP, where
+    /// the end of one side looks the same.
+    fn is_gone(&self) -> bool {
         false
     }
 }
@@ -82,6 +98,14 @@ impl Socket for UnixStream {
     fn is_hung_up(&self) -> bool {
         is_read_closed(self.ready(Interest::READABLE))
     }
+
+    fn is_gone(&self) -> bool {
+        let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
+        match ready.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(ready)) => ready.is_write_closed(),
+            Poll::Ready(Err(_)) | Poll::Pending => false,
+        }
+    }
 }
 
 /// How to start.
@@ -109,6 +133,8 @@ pub enum End {
     Socket(io::Error),
     /// The rest could not be delivered within the limits.
     NotFlushed,
+    /// One side had ended, and the other said nothing for [`HALF_CLOSED_LIMIT`].
+    HalfClosed,
 }
 
 /// A connection that is over.
@@ -124,11 +150,21 @@ pub struct Copied {
 
 /// Copies until both directions are over. Dropping the future drops the socket and the connection: what was accepted from the
 /// socket is still sent, what was queued for it is lost.
-pub async fn copy<S: Socket>(socket: S, connection: Connection, options: Options) -> Copied {
-    let mut copy = Copy::new(socket, connection, options);
+pub async fn copy<S: Socket>(
+    socket: S,
+    connection: impl Into<Connection>,
+    options: Options,
+) -> Copied {
+    let mut copy = Copy::new(socket, connection.into(), options);
     let end = poll_fn(|cx| copy.poll(cx)).await;
-    if matches!(end, End::Ended(_) | End::NotFlushed) {
-        copy.socket.abort();
+    // A side that is cut must not look like one that has ended.
+    match end {
+        End::Closed => {}
+        End::Socket(_) => copy.connection.reset(),
+        End::Ended(_) | End::NotFlushed | End::HalfClosed => {
+            copy.connection.reset();
+            copy.socket.abort();
+        }
     }
     Copied {
         sent: copy.sent,
@@ -149,7 +185,7 @@ struct Copy<S> {
     needs_flush: bool,
     hold: Option<Pin<Box<Sleep>>>,
     hang_up: HangUp,
-    closing: Option<Closing>,
+    limits: Limits,
     sent: u64,
     received: u64,
 }
@@ -186,14 +222,8 @@ enum Writing {
     Done,
 }
 
-/// Limits on what is left to do once a side has closed.
-struct Closing {
-    timer: Pin<Box<Sleep>>,
-    until: Instant,
-}
-
 impl<S: Socket> Copy<S> {
-    fn new(socket: S, connection: Connection, options: Options) -> Self {
+    fn new(socket: S, mut connection: Connection, options: Options) -> Self {
         let sent = options.early.len() as u64;
         if sent > 0 {
             connection.send(options.early);
@@ -213,7 +243,7 @@ impl<S: Socket> Copy<S> {
             } else {
                 HangUp::Unwatched
             },
-            closing: None,
+            limits: Limits::default(),
             sent,
             received: 0,
         }
@@ -237,10 +267,31 @@ impl<S: Socket> Copy<S> {
             && self.writing == Writing::Open
             && self.poll_hang_up(cx).is_pending()
         {
-            self.closing = None;
+            self.limits = Limits::default();
             return Poll::Pending;
         }
-        self.poll_limits(cx, before != (self.sent, self.received))
+        let has_progressed = before != (self.sent, self.received);
+        let regime = self.regime();
+        let (socket, hang_up) = (&self.socket, &self.hang_up);
+        // Only a frontend's end has nobody else who tells of it.
+        let is_gone = || !matches!(hang_up, HangUp::Unwatched) && socket.is_gone();
+        self.limits.poll(cx, regime, has_progressed, is_gone)
+    }
+
+    /// What is left to do once a side has ended.
+    fn regime(&self) -> Regime {
+        let is_half_closed = match (self.reading, self.writing) {
+            (Reading::Done, Writing::Open) => Some(true),
+            (Reading::Open, Writing::Done) => Some(false),
+            _ => None,
+        };
+        match is_half_closed {
+            Some(by_socket) if self.connection.keeps_half_close() => {
+                Regime::HalfClosed { by_socket }
+            }
+            _ if self.writing == Writing::Done => Regime::Lingering,
+            _ => Regime::Flushing,
+        }
     }
 
     /// Ready while the tunnel takes nothing from a peer that has closed.
@@ -261,7 +312,12 @@ impl<S: Socket> Copy<S> {
                 }
                 HangUp::Suspected(timer) => {
                     ready!(timer.as_mut().poll(cx));
-                    self.hang_up = if self.socket.is_hung_up() {
+                    let is_over = if self.connection.keeps_half_close() {
+                        self.socket.is_gone()
+                    } else {
+                        self.socket.is_hung_up()
+                    };
+                    self.hang_up = if is_over {
                         HangUp::Certain
                     } else {
                         HangUp::NoReason
@@ -274,11 +330,14 @@ impl<S: Socket> Copy<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut budget = COPY_BUDGET;
         while self.reading != Reading::Done {
-            if self.reading == Reading::Open && ready!(self.connection.poll_send_ready(cx)).is_err()
-            {
-                self.reading = Reading::Draining;
+            let mut room = usize::MAX;
+            if self.reading == Reading::Open {
+                match ready!(self.connection.poll_send_ready(cx)) {
+                    Ok(bytes) => room = bytes,
+                    Err(Closed) => self.reading = Reading::Draining,
+                }
             }
-            let bytes = ready!(self.buffer.poll_read(&mut self.socket, cx))?;
+            let bytes = ready!(self.buffer.poll_read(&mut self.socket, cx, room))?;
             if bytes.is_empty() {
                 self.connection.finish();
                 self.reading = Reading::Done;
@@ -335,7 +394,6 @@ impl<S: Socket> Copy<S> {
                     Writing::Flushing(Ok(())) => {
                         ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
                         self.writing = Writing::Done;
-                        self.closing = None;
                     }
                     Writing::Done if self.reading == Reading::Done => {
                         return Poll::Ready(Ok(End::Closed));
@@ -347,7 +405,7 @@ impl<S: Socket> Copy<S> {
     }
 
     /// Takes what has come, up to what one write takes.
-    fn fill(&mut self, cx: &Context<'_>) {
+    fn fill(&mut self, cx: &mut Context<'_>) {
         while self.writing == Writing::Open && self.pieces.len() < MAX_SLICES {
             match self.connection.poll_recv(cx, COPY_BUDGET) {
                 Poll::Ready(Ok(Some(bytes))) => self.pieces.push_back(bytes),
@@ -393,34 +451,5 @@ impl<S: Socket> Copy<S> {
             self.pieces.pop_front();
         }
         Poll::Ready(Ok(written))
-    }
-
-    /// Once a side has closed: ends the connection when the rest takes too long.
-    fn poll_limits(&mut self, cx: &mut Context<'_>, progressed: bool) -> Poll<End> {
-        let is_lingering = self.writing == Writing::Done;
-        let now = Instant::now();
-        let closing = self.closing.get_or_insert_with(|| {
-            let (first, last) = if is_lingering {
-                (LINGER, LINGER)
-            } else {
-                (FLUSH_LIMIT, CLOSING_LIMIT)
-            };
-            Closing {
-                timer: Box::pin(sleep(first)),
-                until: now + last,
-            }
-        });
-        if progressed && !is_lingering {
-            closing
-                .timer
-                .as_mut()
-                .reset((now + FLUSH_LIMIT).min(closing.until));
-        }
-        ready!(closing.timer.as_mut().poll(cx));
-        Poll::Ready(if is_lingering {
-            End::Closed
-        } else {
-            End::NotFlushed
-        })
     }
 }

@@ -75,19 +75,34 @@ impl Ledger {
 #[derive(Debug)]
 pub struct Account {
     ledger: std::rc::Rc<Ledger>,
+    allowance: usize,
     charged: usize,
 }
 
 impl Account {
-    /// An account without a charge.
+    /// An account without a charge, whose first [`ALLOWANCE`] bytes are free.
     #[must_use]
     pub fn new(ledger: std::rc::Rc<Ledger>) -> Self {
-        Self { ledger, charged: 0 }
+        Self {
+            ledger,
+            allowance: ALLOWANCE,
+            charged: 0,
+        }
+    }
+
+    /// An account that is charged for every byte: for what a window of its own bounds, which shrinks as the budget fills.
+    #[must_use]
+    pub fn whole(ledger: std::rc::Rc<Ledger>) -> Self {
+        Self {
+            ledger,
+            allowance: 0,
+            charged: 0,
+        }
     }
 
     /// Charges for a queue that costs `cost` bytes now, in place of the charge before.
     pub fn set(&mut self, cost: usize) {
-        let charged = cost.saturating_sub(ALLOWANCE);
+        let charged = cost.saturating_sub(self.allowance);
         self.ledger
             .used
             .set(self.ledger.used.get() - self.charged + charged);

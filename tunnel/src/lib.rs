@@ -11,7 +11,9 @@
 //!
 //! The upper half drives it:
 //!
-//! * [`link`]: one gRPC stream over `h2` as the carrier of one [`mux::Mux`];
+//! * [`link`]: one gRPC stream over `h2` as the carrier of one [`mux::Mux`], the *packet tunnel*;
+//! * [`stream`]: the *stream tunnel*, which has an HTTP/2 stream for each connection;
+//! * [`Tunnel`], [`dial`], [`connection`], [`event`]: either of them, for everything above;
 //! * [`copy`]: a socket on one side, a connection of the tunnel on the other;
 //! * [`keepalive`], [`probe`], [`backoff`], [`drain`]: time;
 //! * [`authority`]: lets grpc-go's percent-encoded `:authority` through to `h2`.
@@ -24,9 +26,12 @@ pub mod backoff;
 pub mod batch;
 pub mod codec;
 pub mod conn;
+pub mod connection;
 pub mod copy;
 pub mod credit;
+pub mod dial;
 pub mod drain;
+pub mod event;
 pub mod grpc;
 pub mod keepalive;
 pub mod ledger;
@@ -37,3 +42,7 @@ pub mod packet;
 pub mod probe;
 pub mod queue;
 pub mod scheduler;
+pub mod stream;
+mod tunnel;
+
+pub use tunnel::{Kind, Tunnel};

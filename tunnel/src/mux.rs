@@ -7,6 +7,7 @@
 
 mod connection;
 mod dial;
+mod incoming;
 mod pressure;
 mod table;
 
@@ -15,8 +16,9 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc, task::Waker};
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 
-pub use connection::{Closed, Connection};
-pub use dial::{Dial, DialError};
+pub use connection::Connection;
+pub use dial::Dial;
+pub use incoming::{IncomingDial, IncomingDials};
 pub use pressure::{
     CLOSE_LIMIT, PACE, STALL_LIMIT, STALL_LIMIT_WHEN_TIGHT, TICK, UNSENT_LIMIT,
     UNSENT_LIMIT_TO_TARGET,
@@ -28,6 +30,7 @@ use crate::{
     codec::{self, DecodeError, Decoded},
     conn::{Conn, Outgoing, Role},
     credit::{self, Credit},
+    dial::DialError,
     ledger::Ledger,
     observe::{Limit, Observe},
     packet::{ConnectId, DialId, Packet, PacketKind},
@@ -64,7 +67,7 @@ const MAX_BATCH: usize = 32 * 1024;
 /// Room that a batch begins with: for the head of one long payload, or for a few control packets.
 const FIRST_HEAD: usize = 128;
 
-/// Something that the owner of the tunnel must act on.
+/// What packets ask the owner of the tunnel for; [`IncomingDials`] makes [`crate::event::Event`]s of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// To an agent: dial this. Answer with [`Mux::accept`] or [`Mux::refuse`].

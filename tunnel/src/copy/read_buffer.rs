@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
@@ -34,16 +34,17 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// Reads what is there; empty at end of file.
+    /// Reads what is there, at most `max` bytes, which are at least one; empty at end of file.
     pub(super) fn poll_read<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut R,
         cx: &mut Context<'_>,
+        max: usize,
     ) -> Poll<io::Result<Bytes>> {
         if self.is_bulk {
-            self.poll_bulk(reader, cx)
+            self.poll_bulk(reader, cx, max)
         } else {
-            self.poll_scratch(reader, cx)
+            self.poll_scratch(reader, cx, max)
         }
     }
 
@@ -51,9 +52,10 @@ impl ReadBuffer {
         &mut self,
         reader: &mut R,
         cx: &mut Context<'_>,
+        max: usize,
     ) -> Poll<io::Result<Bytes>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let mut buf = ReadBuf::new(scratch);
+            let mut buf = ReadBuf::new(scratch.get_mut(..max.min(SCRATCH)).unwrap_or_default());
             ready!(Pin::new(reader).poll_read(cx, &mut buf))?;
             self.is_bulk = buf.filled().len() >= BULK_FROM;
             Poll::Ready(Ok(Bytes::copy_from_slice(buf.filled())))
@@ -64,11 +66,12 @@ impl ReadBuffer {
         &mut self,
         reader: &mut R,
         cx: &mut Context<'_>,
+        max: usize,
     ) -> Poll<io::Result<Bytes>> {
         if self.bulk.capacity() < SCRATCH {
             self.bulk = BytesMut::with_capacity(BULK);
         }
-        match poll_read_buf(Pin::new(reader), cx, &mut self.bulk) {
+        match poll_read_buf(Pin::new(reader), cx, &mut (&mut self.bulk).limit(max)) {
             Poll::Ready(Ok(len)) => {
                 // A short read must not pin a long buffer.
                 if len < BULK_FROM {
@@ -105,20 +108,22 @@ mod tests {
             let mut got = Vec::new();
             while got.len() < size {
                 got.extend_from_slice(
-                    &poll_fn(|cx| buffer.poll_read(&mut near, cx)).await.unwrap(),
+                    &poll_fn(|cx| buffer.poll_read(&mut near, cx, usize::MAX))
+                        .await
+                        .unwrap(),
                 );
             }
             assert_eq!(got, sent);
         }
         poll_fn(|cx| {
-            assert!(buffer.poll_read(&mut near, cx).is_pending());
+            assert!(buffer.poll_read(&mut near, cx, usize::MAX).is_pending());
             Poll::Ready(())
         })
         .await;
         assert_eq!(buffer.bulk.capacity(), 0);
         drop(far);
         assert!(
-            poll_fn(|cx| buffer.poll_read(&mut near, cx))
+            poll_fn(|cx| buffer.poll_read(&mut near, cx, usize::MAX))
                 .await
                 .unwrap()
                 .is_empty()

@@ -12,6 +12,7 @@ use tokio::time::{Duration, Instant};
 use super::Mux;
 use crate::{
     conn::{Conn, Ended},
+    connection::Closed,
     packet::ConnectId,
 };
 
@@ -91,10 +92,6 @@ fn register(slot: &RefCell<Option<Waker>>, cx: &Context<'_>) {
         *slot = Some(cx.waker().clone());
     }
 }
-
-/// Sending is over: the peer has closed, or the tunnel is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closed;
 
 /// An established connection of a tunnel, for the one task that owns its local side.
 ///

@@ -9,34 +9,7 @@ use std::{
 };
 
 use super::{Connection, Mux};
-use crate::packet::{ConnectId, DialId};
-
-/// Why a dial gave no connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DialError {
-    /// The agent could not connect; its own words, in Go's style.
-    #[error("{0}")]
-    Refused(String),
-    /// The agent gave the dial up without an answer.
-    #[error("agent gave the dial up")]
-    Abandoned,
-    /// The tunnel went away before the agent answered.
-    #[error("tunnel to the agent was lost during the dial")]
-    TunnelLost,
-    /// [`super::MAX_ADDRESS`]
-    #[error("address is too long")]
-    AddressTooLong,
-    /// [`super::MAX_PENDING_DIALS`]
-    #[error("too many dials are pending on the tunnel to the agent")]
-    TooManyDials,
-    /// [`super::MAX_CONNECTIONS`]
-    #[error("too many connections on the tunnel to the agent")]
-    TooManyConnections,
-    /// The agent answered with an id that names nothing or is in use.
-    #[error("agent answered with the unusable connection id {0}")]
-    InvalidConnectId(ConnectId),
-}
+use crate::{dial::DialError, packet::DialId};
 
 /// Where the answer is put.
 #[derive(Debug, Default)]

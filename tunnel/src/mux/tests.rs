@@ -3,6 +3,7 @@
 mod close;
 mod credit;
 mod dial;
+mod incoming;
 mod packets;
 mod policy;
 mod random;

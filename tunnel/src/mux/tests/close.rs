@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{super::*, *};
-use crate::conn::MAX_OUTBOUND;
+use crate::{conn::MAX_OUTBOUND, connection::Closed};
 
 #[derive(Default)]
 struct Counter(AtomicUsize);

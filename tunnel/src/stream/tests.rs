@@ -1,0 +1,8 @@
+//! Both ends of a stream tunnel over a pipe in memory, with time that stands still.
+
+mod close;
+mod flow;
+mod forward;
+mod hostile;
+mod pair;
+mod tunnel;

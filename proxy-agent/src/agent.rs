@@ -19,7 +19,7 @@ use tunnel::ledger::Ledger;
 use crate::activity::Activity;
 use crate::admin::{Heartbeat, admin_router, health_router};
 use crate::client::Connector;
-use crate::client_set::ClientSet;
+use crate::client_set::{ClientSet, Connect};
 use crate::config::{Config, Forward, LeaseConfig};
 use crate::dial::Resolver;
 use crate::drain::drained;
@@ -256,7 +256,7 @@ impl Agent {
             error = Box::pin(self.config.watcher.run(reload::DEFAULT_INTERVAL)) => Err(RunError::Reload(error)),
             error = watch(&threads, self.leases.as_ref(), &self.metrics, &ledger) => Err(error),
             () = async {
-                tokio::join!(clients.sync(), beat_once_drained(&tasks, &heartbeat), async {
+                tokio::join!(clients.sync(), beat_once_drained(&tasks, &heartbeat), report_load(&clients), async {
                     drain.cancelled().await;
                     tasks.stop().cancel();
                     drained(&activity, self.config.drain).await;
@@ -280,6 +280,16 @@ async fn beat_once_drained(tasks: &Tasks, heartbeat: &Heartbeat) {
     loop {
         heartbeat.beat();
         tokio::time::sleep(GAUGES).await;
+    }
+}
+
+/// Tells servers what this agent carries, as it changes.
+async fn report_load<C: Connect>(clients: &ClientSet<C>) {
+    let mut ticks = interval(GAUGES);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        clients.send_load();
     }
 }
 

@@ -5,8 +5,10 @@
 //! (wire-protocol.md 2.3, W21, W37); ours passes the gRPC status on.
 
 mod call;
+mod hello;
 mod packet;
 mod session;
+mod stream;
 mod token;
 
 use std::error::Error;
@@ -28,6 +30,8 @@ use tokio_rustls::TlsConnector;
 use tunnel::grpc::Status;
 use tunnel::ledger::Ledger;
 use tunnel::observe::Observe;
+use tunnel::stream::ALPN;
+use tunnel::stream::message::MessageError;
 
 use crate::config::{Announcement, Config, H2};
 use crate::dial::{DialFailure, Resolver, Target, connect, resolve};
@@ -43,7 +47,7 @@ pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// How long the lookup of the servers' name may take.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
-/// From the call to the response headers.
+/// From the TLS handshake to the server's word who it is.
 pub(crate) const GREETING_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long sent data may stay unacknowledged, as grpc-go has it.
@@ -96,6 +100,9 @@ pub(crate) enum ConnectError {
     /// Headers that are no server's.
     #[error(transparent)]
     Greeting(#[from] GreetingError),
+    /// The hello was not taken, or its answer is no server's.
+    #[error("hello")]
+    Hello(#[from] MessageError),
 }
 
 /// Where an attempt goes.
@@ -235,18 +242,22 @@ impl Connector {
                 after: CONNECT_LIMIT,
             })?
             .map_err(ConnectError::Tls)?;
-        let chosen = stream.get_ref().1.alpn_protocol();
-        let tunnel = match chosen {
-            Some(H2) => self.packet(stream, peer, material),
-            other => {
-                let chosen = other.map(|name| name.escape_ascii().to_string());
-                return Err(ConnectError::Alpn(chosen));
+        let tunnel = async {
+            match stream.get_ref().1.alpn_protocol() {
+                Some(chosen) if chosen == ALPN => {
+                    Box::pin(self.stream(stream, peer, material)).await
+                }
+                Some(H2) => Box::pin(self.packet(stream, peer, material)).await,
+                other => {
+                    let chosen = other.map(|name| name.escape_ascii().to_string());
+                    Err(ConnectError::Alpn(chosen))
+                }
             }
         };
-        timeout_at(Instant::now() + GREETING_LIMIT, Box::pin(tunnel))
+        timeout_at(Instant::now() + GREETING_LIMIT, tunnel)
             .await
             .map_err(|_| ConnectError::TimedOut {
-                step: "response headers",
+                step: "greeting of the server",
                 after: GREETING_LIMIT,
             })?
     }

@@ -34,7 +34,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use tunnel::mux::Event;
+use tunnel::event::Event;
 
 use crate::admin::Heartbeat;
 use crate::client::{ConnectError, Connector, Tunnel, TunnelEnd, Via, chain};
@@ -105,6 +105,8 @@ pub(crate) struct ClientSet<C> {
     same_ids: RefCell<HashSet<String>>,
     /// Cancelled when all tunnels are to end in order.
     leave: CancellationToken,
+    /// The load that servers were told last.
+    told_load: Cell<Option<(u32, u32)>>,
     standing: watch::Sender<Standing>,
 }
 
@@ -131,6 +133,7 @@ impl<C: Connect> ClientSet<C> {
             lookup_failure: RefCell::default(),
             same_ids: RefCell::default(),
             leave: CancellationToken::new(),
+            told_load: Cell::new(None),
             standing,
         })
     }
@@ -147,7 +150,7 @@ impl<C: Connect> ClientSet<C> {
             "draining: no new tunnels, servers are told to send no new dials"
         );
         for client in clients {
-            client.mux.send_drain();
+            client.tunnel.send_drain();
         }
     }
 
@@ -206,7 +209,7 @@ impl<C: Connect> ClientSet<C> {
     /// Lets a client that another one has taken the place of come to its end.
     fn retire(&self, old: &Client) {
         *old.counted.borrow_mut() = self.metrics().tunnel_retired();
-        old.mux.send_drain();
+        old.tunnel.send_drain();
         old.retired.cancel();
     }
 
@@ -217,15 +220,18 @@ impl<C: Connect> ClientSet<C> {
             via,
             peer: tunnel.peer(),
             since: Instant::now(),
-            mux: tunnel.mux().clone(),
+            tunnel: tunnel.handle().clone(),
+            forwards: tunnel.greeting().forwards,
             material: tunnel.material().clone(),
             is_draining: Cell::new(false),
             retired: CancellationToken::new(),
             counted: RefCell::new(self.metrics().tunnel_opened()),
-            _kind: self.metrics().tunnel_of(TunnelKind::of(tunnel.mux())),
+            _kind: self.metrics().tunnel_of(TunnelKind::of(tunnel.handle())),
             server_id,
         });
         let replaced = self.clients.insert(client.clone());
+        // Its server knows nothing of the others' yet.
+        self.told_load.set(None);
         let registered = Registered {
             set: self.clone(),
             client,
@@ -234,7 +240,7 @@ impl<C: Connect> ClientSet<C> {
         let run = async move {
             tracing::info!(server_count, "tunnel up");
             let (set, client) = (&registered.set, &registered.client);
-            let endpoints = Endpoints::new(set.dialer.clone(), client.mux.clone());
+            let endpoints = Endpoints::new(set.dialer.clone(), client.tunnel.clone());
             let unused = async {
                 tokio::select! {
                     () = set.leave.cancelled() => return,
@@ -247,8 +253,11 @@ impl<C: Connect> ClientSet<C> {
                 retire::unused(&endpoints).await;
             };
             let on_event = |event| match event {
+                Event::Dial(dial) => endpoints.on_dial(dial),
                 Event::Drain => set.on_server_drains(client),
-                event => endpoints.on_event(event),
+                Event::ServerCount(count) => set.on_server_count(client, count),
+                // A server's end says nothing else.
+                _ => {}
             };
             let end = Box::pin(tunnel.run(on_event, unused)).await;
             if let Some(code) = end.code() {
@@ -273,10 +282,36 @@ impl<C: Connect> ClientSet<C> {
             return;
         }
         tracing::info!(
-            connections = client.mux.connections(),
+            connections = client.tunnel.connections(),
             "the server drains: another tunnel is looked for, connections go on"
         );
         self.on_server_gone(client);
+    }
+
+    /// A server has heard of others.
+    fn on_server_count(&self, client: &Client, count: u32) {
+        let count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
+        tracing::info!(count, "the server tells another number of servers");
+        self.count.borrow_mut().heard(&client.server_id, count);
+        self.recount();
+    }
+
+    /// Tells servers what this agent carries, where they can hear it.
+    pub(crate) fn send_load(&self) {
+        let clients = self.clients.clients();
+        let connections: usize = clients
+            .iter()
+            .map(|client| client.tunnel.connections())
+            .sum();
+        let under_way = self.dialer.activity.under_way();
+        let dials = under_way.saturating_sub(connections);
+        let bounded = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        let load = (bounded(connections), bounded(dials));
+        if self.told_load.replace(Some(load)) != Some(load) {
+            for client in clients {
+                client.tunnel.send_load(load.0, load.1);
+            }
+        }
     }
 
     /// A tunnel has ended.

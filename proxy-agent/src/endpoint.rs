@@ -3,7 +3,7 @@
 //! A dial is given up when the server gives it up or the tunnel is lost; a connection made meanwhile is closed. What is
 //! established ends by its own rules, see [`tunnel::copy`].
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,13 +13,12 @@ use egress_policy::Policy;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
+use tunnel::Tunnel;
+use tunnel::connection::Connection;
 use tunnel::copy::{Options, copy};
+use tunnel::dial::{IncomingDial, Refusal};
 use tunnel::drain::Tasks;
-use tunnel::mux::{Connection, Event, MAX_PENDING_DIALS, Mux};
-use tunnel::observe::Limit;
-use tunnel::packet::DialId;
 
 use crate::activity::Activity;
 use crate::client::tcp_keepalive;
@@ -49,120 +48,85 @@ pub(crate) struct Dialer {
     pub(crate) limit: Duration,
 }
 
-/// The dials of one tunnel. Dropped, it gives up those under way.
+/// The dials of one tunnel.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     dialer: Dialer,
-    mux: Rc<Mux>,
-    pending: Pending,
-    lost: CancellationToken,
+    tunnel: Tunnel,
+    /// Dials under way.
+    dialling: Rc<Cell<usize>>,
 }
 
-/// Dials under way, by what gives them up.
-type Pending = Rc<RefCell<hashbrown::HashMap<DialId, CancellationToken>>>;
-
 impl Endpoints {
-    /// Serves the dials of `mux`.
-    pub(crate) fn new(dialer: Dialer, mux: Rc<Mux>) -> Self {
+    /// Serves the dials of `tunnel`.
+    pub(crate) fn new(dialer: Dialer, tunnel: Tunnel) -> Self {
         Self {
             dialer,
-            mux,
-            pending: Pending::default(),
-            lost: CancellationToken::new(),
-        }
-    }
-
-    /// Acts on what the tunnel cannot do itself.
-    pub(crate) fn on_event(&self, event: Event) {
-        match event {
-            Event::Dial {
-                dial,
-                protocol,
-                address,
-            } => self.on_dial(dial, &protocol, &address),
-            Event::CancelDial(dial) => {
-                if let Some(cancel) = self.pending.borrow().get(&dial) {
-                    cancel.cancel();
-                }
-            }
-            // The tunnel's affair, not a target's.
-            Event::Drain => {}
+            tunnel,
+            dialling: Rc::default(),
         }
     }
 
     /// Whether there is neither a dial nor a connection, and nothing of one that has yet to be sent.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending.borrow().is_empty() && self.connections() == 0 && !self.mux.has_outgoing()
+        self.dialling.get() == 0 && self.connections() == 0 && !self.tunnel.has_outgoing()
     }
 
     /// Connections established now.
     pub(crate) fn connections(&self) -> usize {
-        self.mux.connections()
+        self.tunnel.connections()
     }
 
-    fn on_dial(&self, dial: DialId, network: &str, address: &str) {
-        let mut pending = self.pending.borrow_mut();
-        if pending.len() >= MAX_PENDING_DIALS {
-            self.dialer.metrics.limited(Limit::PendingDials);
-            self.mux.refuse(
-                dial,
-                format!("dial {network}: too many dials in progress on this agent"),
-            );
-            return;
-        }
-        if pending.contains_key(&dial) {
-            // Its answer would be taken for that of the first.
-            tracing::debug!(
-                dial = dial.0,
-                "ignored a second dial under an id that is being dialled"
-            );
-            return;
-        }
-        let cancel = self.lost.child_token();
-        pending.insert(dial, cancel.clone());
-        drop(pending);
-        let entry = Entry {
-            pending: self.pending.clone(),
-            dial,
-        };
+    /// Dials, and carries the connection to its end. Given up when the server does or the tunnel is lost.
+    pub(crate) fn on_dial(&self, mut incoming: IncomingDial) {
+        let address = incoming.address();
         let logged: String = address.chars().take(MAX_LOGGED_ADDRESS).collect();
-        let span = tracing::debug_span!("dial", dial = dial.0, target = %logged.escape_debug());
-        let target = Target::parse(network, address);
-        let (dialer, mux) = (self.dialer.clone(), self.mux.clone());
+        let dial = incoming.id().0;
+        let span = tracing::debug_span!("dial", dial, target = %logged.escape_debug());
+        let target = Target::parse(incoming.network(), address);
+        let dialer = self.dialer.clone();
         let busy = self.dialer.activity.begin();
+        let dialling = Dialling::new(&self.dialling);
         let serve = async move {
             let _busy = busy;
-            let connected = cancel.run_until_cancelled(dialer.dial(target)).await;
-            drop(entry);
+            let connected = tokio::select! {
+                biased;
+                () = incoming.cancelled() => {
+                    tracing::debug!("dial given up");
+                    return;
+                }
+                connected = dialer.dial(target) => connected,
+            };
+            drop(dialling);
             match connected {
-                Some(Ok((stream, address))) => dialer.establish(&mux, dial, stream, address).await,
-                Some(Err(failure)) => {
+                Ok((stream, address)) => dialer.establish(incoming, stream, address).await,
+                Err(failure) => {
                     tracing::debug!(%failure, "dial failed");
                     dialer.metrics.dial_failed(failure.reason());
-                    mux.refuse(dial, failure.to_string());
+                    incoming.refuse(Refusal {
+                        kind: failure.kind(),
+                        text: failure.to_string(),
+                    });
                 }
-                None => tracing::debug!("dial given up"),
             }
         };
         self.dialer.tasks.spawn(serve.instrument(span));
     }
 }
 
-impl Drop for Endpoints {
-    fn drop(&mut self) {
-        self.lost.cancel();
+/// A dial under way.
+struct Dialling(Rc<Cell<usize>>);
+
+impl Dialling {
+    fn new(count: &Rc<Cell<usize>>) -> Self {
+        count.update(|count| count + 1);
+        Self(count.clone())
     }
 }
 
-/// Forgets a dial when it is over.
-struct Entry {
-    pending: Pending,
-    dial: DialId,
-}
-
-impl Drop for Entry {
+impl Drop for Dialling {
     fn drop(&mut self) {
-        self.pending.borrow_mut().remove(&self.dial);
+        self.0.update(|count| count.saturating_sub(1));
     }
 }
 
@@ -178,9 +142,9 @@ impl Dialer {
     }
 
     /// Tells the server, and copies until the connection is over.
-    async fn establish(&self, mux: &Rc<Mux>, dial: DialId, stream: TcpStream, address: SocketAddr) {
+    async fn establish(&self, incoming: IncomingDial, stream: TcpStream, address: SocketAddr) {
         tune(&stream);
-        match mux.accept(dial) {
+        match incoming.accept() {
             Ok(connection) => self.relay(connection, stream, address).await,
             Err(error) => {
                 tracing::debug!(%error, "closed a connection that the tunnel does not take")

@@ -16,9 +16,9 @@ use std::time::Duration;
 use daemon::accept::AcceptBackoff;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument as _;
+use tunnel::connection::Connection;
 use tunnel::copy::{Options, copy};
 use tunnel::drain::Tasks;
-use tunnel::mux::Connection;
 
 use crate::activity::Activity;
 use crate::metrics::{ForwardFailure, Metrics};
@@ -36,13 +36,6 @@ const MAX_LOGGED_REASON: usize = 300;
 
 /// Why a connection is not carried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "no tunnel says so before there is the stream tunnel"
-    )
-)]
 pub(crate) enum OpenError {
     /// No tunnel, or none to a server that can do it.
     #[error("no tunnel to a server that forwards")]

@@ -281,11 +281,6 @@ impl Metrics {
         self.dial_causes.with_label_values(&[failure.cause()]).inc();
     }
 
-    /// A bound of ours was hit.
-    pub(crate) fn limited(&self, limit: Limit) {
-        self.limit_hits.with_label_values(&[limit.name()]).inc();
-    }
-
     /// A tunnel ended by an error. What was sent is not known to have arrived, so all count as errors of receiving.
     pub(crate) fn tunnel_failed(&self, code: Code) {
         self.connection_failures

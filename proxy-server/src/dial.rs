@@ -13,10 +13,7 @@ use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 use egress_policy::Policy;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tunnel::{
-    ledger::Ledger,
-    mux::{self, Connection},
-};
+use tunnel::{connection::Connection, dial, ledger::Ledger};
 
 use crate::{
     metrics::{DialFailure, DialRetry, Gauged, Metrics, PacketCounters, Timed},
@@ -235,7 +232,7 @@ struct Request<'a> {
 /// What came of asking one agent.
 enum Answer {
     Connected(Connection),
-    Failed(mux::DialError),
+    Failed(dial::DialError),
     /// It gave no sign of life, and there is another.
     Silent,
     /// The deadline of all tries has passed.
@@ -243,10 +240,10 @@ enum Answer {
 }
 
 /// Why another agent may be asked after this failure; `None` if the agent has answered, or would not be the only one to refuse.
-fn retry_after(cause: &mux::DialError) -> Option<DialRetry> {
+fn retry_after(cause: &dial::DialError) -> Option<DialRetry> {
     match cause {
-        mux::DialError::TunnelLost => Some(DialRetry::TunnelLost),
-        mux::DialError::TooManyDials => Some(DialRetry::Limit),
+        dial::DialError::TunnelLost => Some(DialRetry::TunnelLost),
+        dial::DialError::TooManyDials => Some(DialRetry::Limit),
         _ => None,
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     backend::{Agents, Identity},
     config::{Address, Config, FrontendConfig},
     dial::Core,
-    forward::Target,
+    forward::Forwarder,
     frontend::{self, FrontendListener},
     metrics::{Metrics, Segment},
     registry::Registry,
@@ -93,6 +93,19 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
     } else {
         (None, None)
     };
+    let forward_targets: Vec<_> = config
+        .forward_targets
+        .iter()
+        .map(|target| target.name().to_owned())
+        .collect();
+    // As established connections that no frontend waits for: they end with the tunnels.
+    let forwarder = Forwarder::new(
+        config.forward_targets,
+        config.forward_max_connections,
+        metrics.clone(),
+        tunnels.clone(),
+        core.stop.clone(),
+    );
     let agents = Agents::new(
         core.clone(),
         tunnels.clone(),
@@ -103,6 +116,7 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
             reviewer,
             binding: config.binding,
         },
+        forwarder,
     )?;
     let frontend = bind_frontend(config.frontend)?;
     let agent_listener = tcp(&config.agents)?;
@@ -113,7 +127,7 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         server_count = config.server_count,
         strategies = %config.strategies,
         tunnel_protocol = ?config.tunnel_protocol,
-        forward_targets = ?config.forward_targets.iter().map(Target::name).collect::<Vec<_>>(),
+        ?forward_targets,
         dial_timeout = ?config.dial_timeout,
         keepalive = ?config.keepalive,
         memory_budget = config.memory_budget,

@@ -89,6 +89,7 @@ pub(crate) struct FakeAgent {
     pub(crate) mux: Rc<Mux>,
     /// The server's end.
     pub(crate) backend: Rc<Backend>,
+    server: Rc<Mux>,
     state: Rc<FakeState>,
     task: JoinHandle<()>,
 }
@@ -117,6 +118,7 @@ impl FakeAgent {
         let (events, received) = mpsc::channel(64);
         let state = Rc::new(FakeState::default());
         let (mux, frozen) = (agent.clone(), state.clone());
+        let server_end = server.clone();
         let task = tokio::task::spawn_local(async move {
             let _registered = registered;
             poll_fn(|cx| {
@@ -138,6 +140,7 @@ impl FakeAgent {
         let this = Self {
             mux,
             backend,
+            server: server_end,
             state,
             task,
         };
@@ -157,7 +160,7 @@ impl FakeAgent {
         self.task.abort();
         // The server takes it out of the registry before anybody can be chosen anew.
         drop(self.task.await);
-        self.backend.tunnel.on_lost();
+        self.server.on_lost();
     }
 }
 

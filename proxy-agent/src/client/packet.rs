@@ -9,8 +9,9 @@ use tunnel::credit;
 use tunnel::keepalive;
 use tunnel::link::{self, Link};
 use tunnel::mux::Mux;
+use tunnel::probe::Probe;
 
-use super::session::{Driver, Tunnel};
+use super::session::{Carrier, Driver, Tunnel};
 use super::{ConnectError, Connector, Material, call};
 
 impl Connector {
@@ -54,11 +55,11 @@ impl Connector {
             greeting,
             peer,
             material,
-            mux,
-            link,
-            driver,
+            handle: mux.clone().into(),
+            carrier: Carrier::Packet { mux, link, driver },
             ping_pong,
             keepalive: self.keepalive.unwrap_or(interval),
+            probe: Probe::default(),
         })
     }
 }

@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use h2::PingPong;
 use tokio::time::{Instant, timeout};
+use tunnel::event::Event;
 use tunnel::grpc::Code;
 use tunnel::keepalive::{self, Keepalive};
 use tunnel::link::{self, Link, LinkEnd};
-use tunnel::mux::{Event, Mux};
+use tunnel::mux::{IncomingDials, Mux};
+use tunnel::probe::Probe;
+use tunnel::stream::StreamLink;
 
 use super::{Greeting, Material};
 
@@ -58,11 +61,25 @@ pub(crate) struct Tunnel {
     pub(super) greeting: Greeting,
     pub(super) peer: SocketAddr,
     pub(super) material: Material,
-    pub(super) mux: Rc<Mux>,
-    pub(super) link: Link,
-    pub(super) driver: Driver,
+    pub(super) carrier: Carrier,
+    /// What its connections ride on.
+    pub(super) handle: tunnel::Tunnel,
     pub(super) ping_pong: Option<PingPong>,
     pub(super) keepalive: Duration,
+    /// Shared with whoever wants a ping besides.
+    pub(super) probe: Probe,
+}
+
+/// What moves a tunnel's bytes.
+pub(super) enum Carrier {
+    /// One gRPC stream, and the HTTP/2 connection below it.
+    Packet {
+        mux: Rc<Mux>,
+        link: Link,
+        driver: Driver,
+    },
+    /// An HTTP/2 connection with a stream for each connection.
+    Stream(StreamLink),
 }
 
 /// The HTTP/2 connection, which moves when polled.
@@ -89,8 +106,8 @@ impl Tunnel {
     }
 
     /// The connections on it.
-    pub(crate) fn mux(&self) -> &Rc<Mux> {
-        &self.mux
+    pub(crate) fn handle(&self) -> &tunnel::Tunnel {
+        &self.handle
     }
 
     /// Which certificates it was made with.
@@ -98,10 +115,10 @@ impl Tunnel {
         &self.material
     }
 
-    /// Carries packets until the tunnel ends, or `unused` resolves and the tunnel is ended in order; its connections have then
+    /// Carries connections until the tunnel ends, or `unused` resolves and the tunnel is ended in order; its connections have then
     /// been told.
     ///
-    /// Not cancel safe: dropped, its connections are not told.
+    /// Not cancel safe: dropped, the connections of a packet tunnel are not told.
     pub(crate) async fn run(
         mut self,
         mut on_event: impl FnMut(Event),
@@ -109,22 +126,25 @@ impl Tunnel {
     ) -> TunnelEnd {
         let keepalive = Keepalive::new(self.keepalive, keepalive::TIMEOUT, Instant::now());
         let ping_pong = self.ping_pong.take();
-        let watch = async {
+        let probe = self.probe.clone();
+        let watch = async move {
             match ping_pong {
-                Some(ping_pong) => link::watch(ping_pong, keepalive).await,
+                Some(ping_pong) => link::watch_probed(ping_pong, keepalive, &probe).await,
                 None => pending().await,
             }
         };
         tokio::pin!(watch);
         let end = tokio::select! {
             biased;
-            end = carry(&mut self.link, &mut self.driver, &mut on_event, watch.as_mut()) => Some(end),
+            end = self.carrier.carry(&mut on_event, watch.as_mut()) => Some(end),
             () = unused => None,
         };
-        self.mux.on_lost();
+        if let Carrier::Packet { mux, .. } = &self.carrier {
+            mux.on_lost();
+        }
         let Some(end) = end else {
-            self.link.finish();
-            let last = carry(&mut self.link, &mut self.driver, &mut on_event, watch);
+            self.carrier.finish();
+            let last = self.carrier.carry(&mut on_event, watch);
             // However it ended: nobody uses it any more.
             if let Ok(TunnelEnd::Link(_)) = timeout(FINISH_LIMIT, last).await {
                 self.say_goodbye().await;
@@ -136,20 +156,63 @@ impl Tunnel {
 
     /// Ends a tunnel that is not wanted, in a way that the server can tell from a fault.
     pub(crate) async fn say_goodbye(self) {
-        let Self { link, driver, .. } = self;
-        // Resets the stream; without streams the connection then ends by GOAWAY.
-        drop(link);
-        // The outcome is of no interest: either way the connection is closed now.
-        drop(timeout(GOODBYE_LIMIT, driver).await);
+        match self.carrier {
+            Carrier::Packet { link, driver, .. } => {
+                // Resets the stream; without streams the connection then ends by GOAWAY.
+                drop(link);
+                // The outcome is of no interest: either way the connection is closed now.
+                drop(timeout(GOODBYE_LIMIT, driver).await);
+            }
+            Carrier::Stream(mut link) => {
+                link.finish();
+                drop(timeout(GOODBYE_LIMIT, link.run(|_| {})).await);
+            }
+        }
     }
 }
 
-/// Moves packets until the stream or the connection below it ends, or `watch` says that the server is dead. May be called again
-/// after it was dropped.
-async fn carry(
+impl Carrier {
+    /// Moves bytes until the tunnel or the connection below it ends, or `watch` says that the server is dead. May be called again
+    /// after it was dropped.
+    async fn carry(
+        &mut self,
+        mut on_event: impl FnMut(Event),
+        watch: Pin<&mut impl Future<Output = ()>>,
+    ) -> TunnelEnd {
+        match self {
+            Self::Packet { mux, link, driver } => {
+                let dials = IncomingDials::new(mux.clone());
+                let on_packet_event = |event| {
+                    if let Some(event) = dials.on_event(event) {
+                        on_event(event);
+                    }
+                };
+                carry_packets(link, driver, on_packet_event, watch).await
+            }
+            Self::Stream(link) => {
+                tokio::select! {
+                    biased;
+                    end = link.run(on_event) => ended(end),
+                    () = watch => TunnelEnd::Dead,
+                }
+            }
+        }
+    }
+
+    /// Ends our side, with no connections left.
+    fn finish(&mut self) {
+        match self {
+            Self::Packet { link, .. } => link.finish(),
+            Self::Stream(link) => link.finish(),
+        }
+    }
+}
+
+/// Moves packets until the stream or the connection below it ends, or `watch` says that the server is dead.
+async fn carry_packets(
     link: &mut Link,
     driver: &mut Driver,
-    on_event: impl FnMut(Event),
+    on_event: impl FnMut(tunnel::mux::Event),
     mut watch: Pin<&mut impl Future<Output = ()>>,
 ) -> TunnelEnd {
     let run = link.run(on_event);
@@ -163,10 +226,7 @@ async fn carry(
             closed = Some(ended);
         }
         if let Poll::Ready(end) = run.as_mut().poll(cx) {
-            return Poll::Ready(match end {
-                LinkEnd::Broken(error) => broken(error),
-                end => TunnelEnd::Link(end),
-            });
+            return Poll::Ready(ended(end));
         }
         if let Some(ended) = closed.take() {
             return Poll::Ready(ended.map_or_else(broken, |()| TunnelEnd::Closed));
@@ -174,6 +234,13 @@ async fn carry(
         watch.as_mut().poll(cx).map(|()| TunnelEnd::Dead)
     })
     .await
+}
+
+fn ended(end: LinkEnd) -> TunnelEnd {
+    match end {
+        LinkEnd::Broken(error) => broken(error),
+        end => TunnelEnd::Link(end),
+    }
 }
 
 /// An end of file is the server's close, though TLS would have it announced.

@@ -124,7 +124,7 @@ async fn a_count_below_one_is_one() {
 async fn a_server_that_sends_no_headers_is_given_up() {
     assert_eq!(
         error(Manner::Ignore).await,
-        "no response headers within 10s"
+        "no greeting of the server within 10s"
     );
 }
 

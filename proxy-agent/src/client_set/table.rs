@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use rustls::ClientConfig;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tunnel::mux::Mux;
+use tunnel::Tunnel;
 
 use super::MAX_TUNNELS;
 use crate::client::{Material, Via};
@@ -24,7 +24,9 @@ pub(super) struct Client {
     /// Where it goes.
     pub(super) peer: SocketAddr,
     pub(super) since: Instant,
-    pub(super) mux: Rc<Mux>,
+    pub(super) tunnel: Tunnel,
+    /// Whether its server carries connections of this node.
+    pub(super) forwards: bool,
     pub(super) material: Material,
     /// Whether its server is about to leave.
     pub(super) is_draining: Cell<bool>,
@@ -163,6 +165,7 @@ mod tests {
     use super::*;
     use crate::fake_server::{FakeServers, PEER};
     use crate::metrics::{Metrics, TunnelKind};
+    use tunnel::mux::Mux;
 
     /// wire-protocol.md W22.
     #[tokio::test]
@@ -176,7 +179,8 @@ mod tests {
                 via: Via::Address(PEER),
                 peer: PEER,
                 since: Instant::now(),
-                mux: Mux::new(Role::Agent, Rc::new(Ledger::new(0)), Rc::new(Unobserved)),
+                tunnel: Mux::new(Role::Agent, Rc::new(Ledger::new(0)), Rc::new(Unobserved)).into(),
+                forwards: false,
                 material: Material::of(&current),
                 is_draining: Cell::new(false),
                 retired: CancellationToken::new(),

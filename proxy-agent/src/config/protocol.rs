@@ -1,16 +1,10 @@
 //! `--tunnel-protocol` and `--alpn-proto`: which names are offered by ALPN, and so which kind of tunnel a server can choose.
 
 use clap::ValueEnum;
+use tunnel::stream::ALPN as STREAM;
 
 /// The name of the packet tunnel, which is upstream's: gRPC over HTTP/2.
 pub(crate) const H2: &[u8] = b"h2";
-
-/// The name of the stream tunnel.
-// TODO(issue 5): `tunnel::stream::ALPN` once there is one.
-pub(crate) const STREAM: &[u8] = b"adit/1";
-
-/// Whether [`TunnelProtocol::Auto`] offers the stream tunnel. Goes away when the client speaks it.
-const STREAM_BY_DEFAULT: bool = false;
 
 /// Which tunnels are offered to servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -48,8 +42,8 @@ impl TunnelProtocol {
     /// first.
     pub(super) fn offer(self, mut names: Vec<String>) -> Vec<String> {
         let own: &[&[u8]] = match self {
-            Self::Auto if STREAM_BY_DEFAULT => &[STREAM, H2],
-            Self::Auto | Self::Packet => &[H2],
+            Self::Auto => &[STREAM, H2],
+            Self::Packet => &[H2],
             Self::Stream => &[STREAM],
         };
         for name in own {
@@ -76,12 +70,7 @@ mod tests {
         assert_eq!(offer(Packet, &["h2", "a"]), ["h2", "a"]);
         assert_eq!(offer(Stream, &["a"]), ["a", "adit/1"]);
         assert_eq!(offer(Stream, &["adit/1", "a"]), ["adit/1", "a"]);
-        let both: &[&str] = if STREAM_BY_DEFAULT {
-            &["a", "adit/1", "h2"]
-        } else {
-            &["a", "h2"]
-        };
-        assert_eq!(offer(Auto, &["a"]), both);
+        assert_eq!(offer(Auto, &["a"]), ["a", "adit/1", "h2"]);
         assert_eq!(offer(Auto, &["h2", "adit/1"]), ["h2", "adit/1"]);
     }
 }

@@ -62,7 +62,7 @@ fn flags_and_files_make_a_configuration_and_its_debug_form_no_secret() {
     assert_eq!(config.announcement.identifiers, "");
     assert_eq!(
         config.tls.current().alpn_protocols,
-        [&b"foo"[..], b"bar", b"h2"]
+        [&b"foo"[..], b"bar", b"adit/1", b"h2"]
     );
     assert_eq!(config.keepalive, None);
     let shown = format!("{config:?}");

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use egress_policy::EgressRefused;
+use tunnel::dial::RefusalKind;
 
 use super::Network;
 use crate::metrics::DialFailureReason;
@@ -73,6 +74,16 @@ impl DialFailure {
     /// As a label.
     pub(crate) fn reason(&self) -> DialFailureReason {
         self.cause.reason()
+    }
+
+    /// As a stream tunnel tells it beside the words.
+    pub(crate) fn kind(&self) -> RefusalKind {
+        match self.reason() {
+            DialFailureReason::Timeout => RefusalKind::TimedOut,
+            DialFailureReason::BadAddress => RefusalKind::Malformed,
+            DialFailureReason::Policy => RefusalKind::Forbidden,
+            _ => RefusalKind::Failed,
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 use tunnel::copy::copy as copy_to_pipe;
-use tunnel::mux::DialError;
+use tunnel::dial::DialError;
+use tunnel::event::Event;
+use tunnel::mux::Mux;
 
 use super::*;
 use crate::client::Via;
@@ -20,7 +22,6 @@ struct World {
     metrics: Arc<Metrics>,
     mux: Rc<Mux>,
     tasks: Tasks,
-    dialer: Dialer,
     /// Every turn of the resolver, so that names are looked up for as long as the dial may last.
     _turns: Option<OwnedSemaphorePermit>,
 }
@@ -51,10 +52,10 @@ impl World {
             policy: Rc::default(),
             limit: DIAL_LIMIT,
         };
-        let endpoints = Endpoints::new(dialer.clone(), tunnel.mux().clone());
+        let endpoints = Endpoints::new(dialer, tunnel.handle().clone());
         tasks.spawn(async move {
             tunnel
-                .run(|event| endpoints.on_event(event), std::future::pending())
+                .run(|event| serve(&endpoints, event), std::future::pending())
                 .await;
         });
         let mux = servers.last().mux.clone();
@@ -63,7 +64,6 @@ impl World {
             metrics,
             mux,
             tasks,
-            dialer,
             _turns: turns,
         }
     }
@@ -91,18 +91,24 @@ impl World {
     }
 }
 
+fn serve(endpoints: &Endpoints, event: Event) {
+    if let Event::Dial(dial) = event {
+        endpoints.on_dial(dial);
+    }
+}
+
 async fn run(test: impl Future<Output = ()>) {
     LocalSet::new().run_until(test).await;
 }
 
 /// A connection of the tunnel as a socket.
-async fn socket(connection: Connection) -> TcpStream {
+async fn socket(connection: impl Into<Connection>) -> TcpStream {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap())
         .await
         .unwrap();
     let (server, _) = listener.accept().await.unwrap();
-    spawn_local(copy_to_pipe(server, connection, Options::default()));
+    spawn_local(copy_to_pipe(server, connection.into(), Options::default()));
     client
 }
 
@@ -235,50 +241,6 @@ async fn dials_and_connections_of_a_lost_tunnel_end() {
             std::io::ErrorKind::ConnectionReset
         );
         drop(dial);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn dials_beyond_the_bound_are_refused() {
-    run(async {
-        let world = World::stuck().await;
-        let endpoints = Endpoints::new(world.dialer.clone(), world.mux.clone());
-        let dial = |id: usize| Event::Dial {
-            dial: DialId(i64::try_from(id).unwrap()),
-            protocol: "tcp".to_owned(),
-            address: "localhost:80".to_owned(),
-        };
-        for id in 0..MAX_PENDING_DIALS {
-            endpoints.on_event(dial(id));
-        }
-        endpoints.on_event(dial(0));
-        assert!(world.metric("tunnel_limit_hits_total{limit=\"pending_dials\"} 1"));
-        world.tasks(MAX_PENDING_DIALS + 1).await;
-        for id in 0..MAX_PENDING_DIALS {
-            endpoints.on_event(Event::CancelDial(DialId(i64::try_from(id).unwrap())));
-        }
-        world.tasks(1).await;
-        assert!(endpoints.pending.borrow().is_empty());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_second_dial_under_a_pending_id_is_ignored() {
-    run(async {
-        let world = World::stuck().await;
-        let endpoints = Endpoints::new(world.dialer.clone(), world.mux.clone());
-        for _ in 0..2 {
-            endpoints.on_event(Event::Dial {
-                dial: DialId(7),
-                protocol: "tcp".to_owned(),
-                address: "localhost:80".to_owned(),
-            });
-        }
-        world.tasks(2).await;
-        drop(endpoints);
-        world.tasks(1).await;
     })
     .await;
 }

@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
+use tunnel::event::Event;
 use tunnel::mux::Mux;
 
 use super::*;
@@ -63,7 +64,7 @@ impl Carry for Rc<Fake> {
 impl Fake {
     async fn dial(&self) -> Connection {
         let dial = self.mux.dial("tcp", &self.target.to_string());
-        dial.await.unwrap()
+        dial.await.unwrap().into()
     }
 }
 
@@ -100,9 +101,14 @@ impl World {
             policy: Rc::default(),
             limit: DIAL_LIMIT,
         };
-        let endpoints = Endpoints::new(dialer, tunnel.mux().clone());
+        let endpoints = Endpoints::new(dialer, tunnel.handle().clone());
         tunnel_tasks.spawn(async move {
-            let run = tunnel.run(|event| endpoints.on_event(event), pending());
+            let on_event = |event| {
+                if let Event::Dial(dial) = event {
+                    endpoints.on_dial(dial);
+                }
+            };
+            let run = tunnel.run(on_event, pending());
             run.await;
         });
         let target = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

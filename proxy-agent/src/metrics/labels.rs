@@ -1,6 +1,6 @@
 //! Values of labels.
 
-use tunnel::mux::Mux;
+use tunnel::{Kind, Tunnel};
 
 /// How a dial to a target failed. Each counts under upstream's [`reason`](Self::reason) and under our
 /// [`cause`](Self::cause).
@@ -131,17 +131,19 @@ pub enum TunnelKind {
     Packet,
     /// Flow control for each connection besides: the peer is ours.
     Credit,
+    /// An HTTP/2 stream for each connection: the peer is ours.
+    Stream,
 }
 
 impl TunnelKind {
-    pub(super) const ALL: [Self; 2] = [Self::Packet, Self::Credit];
+    pub(super) const ALL: [Self; 3] = [Self::Packet, Self::Credit, Self::Stream];
 
     /// Of a tunnel that is up.
-    pub(crate) fn of(mux: &Mux) -> Self {
-        if mux.uses_credit() {
-            Self::Credit
-        } else {
-            Self::Packet
+    pub(crate) fn of(tunnel: &Tunnel) -> Self {
+        match tunnel.kind() {
+            Kind::Packet => Self::Packet,
+            Kind::Credit => Self::Credit,
+            Kind::Stream => Self::Stream,
         }
     }
 
@@ -149,6 +151,7 @@ impl TunnelKind {
         match self {
             Self::Packet => "packet",
             Self::Credit => "credit",
+            Self::Stream => "stream",
         }
     }
 }

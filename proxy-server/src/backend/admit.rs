@@ -34,13 +34,6 @@ pub(super) struct Admitted {
     pub(super) agent: AgentId,
     pub(super) identifiers: Identifiers,
     /// What it was verified to be called; decides what it may forward to.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "for the stream tunnel, which no agent can have yet"
-        )
-    )]
     pub(super) names: VerifiedNames,
 }
 
@@ -60,13 +53,6 @@ impl Agents {
 
     /// Decides about the hello of a stream tunnel, by the same rules: `id` is the agent's, `identifiers` the query that an agent sends
     /// as a header otherwise.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "for the stream tunnel, which no agent can have yet"
-        )
-    )]
     pub(super) async fn admit_hello(
         &self,
         peer: &PeerIdentity,
@@ -148,7 +134,11 @@ mod tests {
     use tunnel::drain::Tasks;
 
     use super::*;
-    use crate::{backend::Identity, testing};
+    use crate::{
+        backend::Identity,
+        forward::{ForwardTargets, Forwarder},
+        testing,
+    };
 
     fn id(pairs: &[(&'static str, &str)]) -> Result<String, String> {
         let mut headers = HeaderMap::new();
@@ -163,15 +153,16 @@ mod tests {
     fn agents() -> Rc<Agents> {
         let (count, interval) = (Arc::new(AtomicU32::new(1)), Duration::from_secs(10));
         let identity = Identity::default();
-        Agents::new(
-            testing::core(),
+        let core = testing::core();
+        let forwarder = Forwarder::new(
+            ForwardTargets::default(),
+            0,
+            core.metrics.clone(),
             Tasks::default(),
-            "s",
-            count,
-            interval,
-            identity,
-        )
-        .unwrap()
+            core.stop.clone(),
+        );
+        let tasks = Tasks::default();
+        Agents::new(core, tasks, "s", count, interval, identity, forwarder).unwrap()
     }
 
     /// A peer with a certificate of this common name.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use egress_policy::EgressRefused;
 use http::StatusCode;
-use tunnel::mux;
+use tunnel::dial;
 
 use crate::{metrics::DialFailure, registry::AgentId};
 
@@ -48,14 +48,14 @@ pub enum DialError {
         agent: AgentId,
         /// What happened to the dial.
         #[source]
-        cause: mux::DialError,
+        cause: dial::DialError,
     },
     /// What was asked for is no address.
     #[error("{cause}")]
     BadTarget {
         /// What is wrong with it.
         #[source]
-        cause: mux::DialError,
+        cause: dial::DialError,
     },
     /// The egress policy of this server.
     #[error("refused by egress policy of the proxy server: {0}")]
@@ -70,16 +70,16 @@ pub enum DialError {
         agent: AgentId,
         /// Which bound.
         #[source]
-        cause: mux::DialError,
+        cause: dial::DialError,
     },
 }
 
 impl DialError {
-    pub(super) fn new(agent: AgentId, cause: mux::DialError) -> Self {
+    pub(super) fn new(agent: AgentId, cause: dial::DialError) -> Self {
         match cause {
-            mux::DialError::Refused(reason) => Self::Refused { agent, reason },
-            mux::DialError::AddressTooLong => Self::BadTarget { cause },
-            mux::DialError::TooManyDials | mux::DialError::TooManyConnections => {
+            dial::DialError::Refused(reason) => Self::Refused { agent, reason },
+            dial::DialError::AddressTooLong => Self::BadTarget { cause },
+            dial::DialError::TooManyDials | dial::DialError::TooManyConnections => {
                 Self::Limit { agent, cause }
             }
             cause => Self::Lost { agent, cause },
@@ -131,7 +131,7 @@ impl DialError {
             Self::Refused { .. } => DialFailure::ErrorResponse,
             Self::TimedOut { .. } => DialFailure::BackendDialTimeout,
             Self::Lost {
-                cause: mux::DialError::Abandoned,
+                cause: dial::DialError::Abandoned,
                 ..
             } => DialFailure::GivenUp,
             Self::Lost { .. } => DialFailure::BackendClose,
@@ -193,19 +193,19 @@ mod tests {
         let agent = || AgentId::new("a");
         assert_eq!(DialError::NoAgent.http_status().as_u16(), 503);
         assert_eq!(
-            DialError::new(agent(), mux::DialError::TunnelLost)
+            DialError::new(agent(), dial::DialError::TunnelLost)
                 .http_status()
                 .as_u16(),
             502
         );
         assert_eq!(
-            DialError::new(agent(), mux::DialError::TooManyDials)
+            DialError::new(agent(), dial::DialError::TooManyDials)
                 .http_status()
                 .as_u16(),
             503
         );
         assert_eq!(
-            DialError::new(agent(), mux::DialError::AddressTooLong)
+            DialError::new(agent(), dial::DialError::AddressTooLong)
                 .http_status()
                 .as_u16(),
             400

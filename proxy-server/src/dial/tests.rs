@@ -353,14 +353,14 @@ async fn gauges_are_true_after_chaos() {
 
 #[test]
 fn only_what_no_agent_has_answered_is_tried_again() {
-    let again = |cause: mux::DialError| retry_after(&cause).is_some();
-    assert!(again(mux::DialError::TunnelLost));
-    assert!(again(mux::DialError::TooManyDials));
+    let again = |cause: dial::DialError| retry_after(&cause).is_some();
+    assert!(again(dial::DialError::TunnelLost));
+    assert!(again(dial::DialError::TooManyDials));
     for cause in [
-        mux::DialError::Refused("no".to_owned()),
-        mux::DialError::Abandoned,
-        mux::DialError::AddressTooLong,
-        mux::DialError::TooManyConnections,
+        dial::DialError::Refused("no".to_owned()),
+        dial::DialError::Abandoned,
+        dial::DialError::AddressTooLong,
+        dial::DialError::TooManyConnections,
     ] {
         assert!(!again(cause.clone()), "{cause}");
     }

@@ -6,9 +6,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use tunnel::{
+    connection::Connection,
     copy::{Options, copy},
+    dial::DialError,
     drain::Tasks,
-    mux::Connection,
+    stream::IncomingForward,
 };
 
 use super::{ForwardRefusal, ForwardTargets, Target, VerifiedNames, connect::Connector};
@@ -36,6 +38,26 @@ pub trait ForwardRequest: 'static {
 
     /// The connection; its other end is what the agent forwards. Dropped before it resolves, the agent is told to give up.
     fn connect(self) -> impl Future<Output = Result<Connection, Self::Error>>;
+}
+
+impl ForwardRequest for IncomingForward {
+    type Error = DialError;
+
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    async fn cancelled(&mut self) {
+        self.cancelled().await;
+    }
+
+    fn refuse(self, reason: String) {
+        self.refuse(reason);
+    }
+
+    async fn connect(self) -> Result<Connection, DialError> {
+        self.connect().await.map(Connection::from)
+    }
 }
 
 /// What serves the forwards of all agents.

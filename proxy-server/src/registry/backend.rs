@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, collections::HashSet, fmt, net::IpAddr, rc::Rc, sync::Arc};
 
-use tunnel::{mux::Mux, probe::Probe};
+use tunnel::{Tunnel, probe::Probe};
 
 use super::{host::Destination, identifiers::Identifiers};
 use crate::metrics::AgentState;
@@ -53,7 +53,7 @@ thread_local! {
 /// How much has come from an agent; moves with every byte and every answer to a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signs {
-    chunks: u64,
+    heard: u64,
     pongs: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Backend {
     /// Where it comes from; `None` in tests.
     pub peer: Option<IpAddr>,
     /// Its tunnel.
-    pub tunnel: Rc<Mux>,
+    pub tunnel: Tunnel,
     pub(super) destinations: HashSet<Destination>,
     pub(super) is_draining: Cell<bool>,
     pub(super) is_superseded: Cell<bool>,
@@ -84,7 +84,7 @@ impl Backend {
         agent: AgentId,
         identifiers: Identifiers,
         peer: Option<IpAddr>,
-        tunnel: Rc<Mux>,
+        tunnel: impl Into<Tunnel>,
         probe: Probe,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -92,7 +92,7 @@ impl Backend {
             destinations: identifiers.destinations(),
             identifiers,
             peer,
-            tunnel,
+            tunnel: tunnel.into(),
             probe,
             is_draining: Cell::new(false),
             is_superseded: Cell::new(false),
@@ -135,7 +135,7 @@ impl Backend {
     #[must_use]
     pub fn signs(&self) -> Signs {
         Signs {
-            chunks: self.tunnel.chunks_received(),
+            heard: self.tunnel.signs(),
             pongs: self.probe.pongs(),
         }
     }
@@ -165,6 +165,8 @@ impl Backend {
     }
 
     pub(super) fn load(&self) -> usize {
-        self.tunnel.connections() + self.tunnel.pending_dials()
+        let own = self.tunnel.connections() + self.tunnel.pending_dials();
+        // What the agent carries for other servers counts as well, where it says so.
+        self.tunnel.reported_load().map_or(own, |all| all.max(own))
     }
 }

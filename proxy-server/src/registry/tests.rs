@@ -1,4 +1,4 @@
-use tunnel::{conn::Role, ledger::Ledger, mux::Mux, observe::Unobserved, probe::Probe};
+use tunnel::{Tunnel, conn::Role, ledger::Ledger, mux::Mux, observe::Unobserved, probe::Probe};
 
 use super::{identifiers::Identifiers, strategy::Strategy, *};
 
@@ -133,7 +133,10 @@ fn a_suspect_comes_last_until_it_gives_a_sign_of_life() {
     let other = registry.add(draining.clone());
     other.drain();
     assert_always(&registry, "x:1", &draining);
-    suspect.tunnel.on_chunk(1);
+    let Tunnel::Packet(mux) = &suspect.tunnel else {
+        panic!("not the tunnel it was given");
+    };
+    mux.on_chunk(1);
     assert_eq!(suspect.rank(), Rank::Willing);
     assert_always(&registry, "x:1", &suspect);
 }

@@ -7,7 +7,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::{LocalSet, yield_now},
 };
-use tunnel::mux::DialError;
+use tunnel::dial::DialError;
 
 use super::*;
 use crate::{
@@ -67,7 +67,9 @@ fn world(target: &str, max_connections: usize) -> World {
     let taken = Rc::new(RefCell::new(Vec::new()));
     let connections = taken.clone();
     world_with(target, max_connections, taken, move |mux, dial, _| {
-        connections.borrow_mut().push(mux.accept(dial).unwrap());
+        connections
+            .borrow_mut()
+            .push(mux.accept(dial).unwrap().into());
     })
 }
 
@@ -157,7 +159,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     listener.accept().await.unwrap().0
 }
 
-async fn receive(connection: &Connection, len: usize) -> Vec<u8> {
+async fn receive(connection: &mut Connection, len: usize) -> Vec<u8> {
     let mut received = Vec::new();
     while received.len() < len {
         let bytes = poll_fn(|cx| connection.poll_recv(cx, len)).await;
@@ -173,7 +175,7 @@ async fn a_forward_carries_bytes_both_ways_until_both_sides_are_done() {
         let world = world(&address.to_string(), 1);
         let (_cancel, _refusal) = world.ask("api");
         let mut target = accept(&listener).await;
-        let agent = world.taken().await;
+        let mut agent = world.taken().await;
         assert_eq!(world.core.metrics.forward_connections.get(), 1);
         assert_eq!(world.forwards.open(), 1);
         agent.send(Bytes::from_static(b"hello"));
@@ -181,7 +183,7 @@ async fn a_forward_carries_bytes_both_ways_until_both_sides_are_done() {
         target.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"hello");
         target.write_all(b"welcome").await.unwrap();
-        assert_eq!(receive(&agent, 7).await, b"welcome");
+        assert_eq!(receive(&mut agent, 7).await, b"welcome");
         drop(target);
         let end = poll_fn(|cx| agent.poll_recv(cx, 1)).await;
         assert!(matches!(end, Ok(None)), "{end:?}");
@@ -309,11 +311,11 @@ async fn a_server_that_stops_refuses_new_forwards_and_keeps_those_that_are_there
         let world = world(&address.to_string(), 2);
         let (_cancel, _refusal) = world.ask("api");
         let mut target = accept(&listener).await;
-        let agent = world.taken().await;
+        let mut agent = world.taken().await;
         world.core.stop.cancel();
         assert_eq!(world.refusal("api").await, "proxy server is shutting down");
         target.write_all(b"still here").await.unwrap();
-        assert_eq!(receive(&agent, 10).await, b"still here");
+        assert_eq!(receive(&mut agent, 10).await, b"still here");
         assert_eq!(world.failures(), [("shutting_down", 1)]);
     })
     .await;

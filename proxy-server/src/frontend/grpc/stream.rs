@@ -24,9 +24,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use tunnel::{
     batch::Batch,
     codec::{self, DecodeError, Decoded},
+    connection::Connection,
     copy::FLUSH_LIMIT,
     grpc::{Code, MAX_MESSAGE, MessageReader, Status},
-    mux::Connection,
     packet::{ConnectId, DialId, Packet},
 };
 
@@ -417,7 +417,7 @@ impl Stream {
         is_ready
     }
 
-    fn next_batch(&mut self, cx: &Context<'_>) -> Option<Batch> {
+    fn next_batch(&mut self, cx: &mut Context<'_>) -> Option<Batch> {
         if let Some(answer) = self.answers.pop_front() {
             self.core.to_client.count(Some(answer.kind()));
             return Some(Batch::packet(&answer));
@@ -470,8 +470,8 @@ impl Stream {
     }
 
     /// Gives window back, unless the target has enough to read.
-    fn release(&mut self, cx: &Context<'_>) {
-        if let State::Open(open) = &self.state
+    fn release(&mut self, cx: &mut Context<'_>) {
+        if let State::Open(open) = &mut self.state
             && open.connection.poll_send_ready(cx).is_pending()
         {
             return;

@@ -25,7 +25,11 @@ use super::{
     window::Taken,
 };
 use crate::{
-    conn::Ended, connection::Closed, ledger::Account, packet::ConnectId, queue::ByteQueue,
+    conn::Ended,
+    connection::Closed,
+    ledger::Account,
+    packet::{ConnectId, PacketKind},
+    queue::ByteQueue,
 };
 
 /// What HTTP/2 may hold of one stream's payload, in bytes, within the stream's window.
@@ -145,7 +149,9 @@ impl Connection {
     pub fn send(&mut self, bytes: Bytes) {
         let core = self.core_mut();
         if core.sending == Sending::Open && !bytes.is_empty() {
-            core.session.observer().data_sent(bytes.len());
+            let observer = core.session.observer();
+            observer.sent(PacketKind::Data);
+            observer.data_sent(bytes.len());
             core.hand_over(bytes, false);
         }
     }
@@ -253,7 +259,11 @@ impl Core {
                     self.receiving = Receiving::Failed(ended(&error));
                     self.sending = Sending::Closed;
                 }
-                Poll::Ready(None) => self.receiving = Receiving::Ended,
+                Poll::Ready(None) => {
+                    self.receiving = Receiving::Ended;
+                    let (_, theirs) = self.session.close_kinds();
+                    self.session.observer().received(Some(theirs));
+                }
             }
         }
         if has_come {
@@ -268,7 +278,9 @@ impl Core {
             // The end's own frame; others HTTP/2 keeps to itself, and counts.
             return;
         }
-        self.session.observer().data_received(len);
+        let observer = self.session.observer();
+        observer.received(Some(PacketKind::Data));
+        observer.data_received(len);
         if self.discards {
             self.release(len);
         } else {
@@ -316,6 +328,8 @@ impl Core {
     fn finish(&mut self) {
         if self.sending == Sending::Open {
             self.sending = Sending::Finished;
+            let (ours, _) = self.session.close_kinds();
+            self.session.observer().sent(ours);
             self.hand_over(Bytes::new(), true);
         }
     }

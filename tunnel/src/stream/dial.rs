@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     dial::{DialError, Refusal, RefusalKind},
-    packet::DialId,
+    packet::{DialId, PacketKind},
 };
 
 /// A dial that waits for the agent's answer. Resolves once; dropped before that, its stream is cancelled, and with it whatever the
@@ -74,6 +74,14 @@ impl Dial {
     }
 }
 
+impl Drop for Dial {
+    fn drop(&mut self) {
+        if let State::Asking(asking) = &self.0 {
+            asking.session.observer().sent(PacketKind::CloseDial);
+        }
+    }
+}
+
 impl Future for Dial {
     type Output = Result<Connection, DialError>;
 
@@ -100,6 +108,9 @@ impl Asking {
     ) -> Result<Connection, DialError> {
         let response = answer.map_err(|error| failure(&error))?;
         self.session.on_sign();
+        self.session
+            .observer()
+            .received(Some(PacketKind::DialResponse));
         let (head, recv) = response.into_parts();
         if let Some(text) = connect::refusal(head.status, &head.headers) {
             return Err(DialError::Refused(text));
@@ -184,6 +195,8 @@ impl IncomingDial {
             return;
         };
         poll_fn(|cx| respond.poll_reset(cx).map(drop)).await;
+        let observer = self.session.observer();
+        observer.received(Some(PacketKind::CloseDial));
     }
 
     /// Tells the server that there is a connection.
@@ -200,6 +213,7 @@ impl IncomingDial {
         let send = respond
             .send_response(connect::connected(), false)
             .map_err(|_| DialError::Abandoned)?;
+        self.session.observer().sent(PacketKind::DialResponse);
         let slot = slot.connected();
         Ok(Connection::new(self.session.clone(), send, body, slot))
     }
@@ -207,6 +221,7 @@ impl IncomingDial {
     /// Tells the server why there is none.
     pub fn refuse(mut self, refusal: &Refusal) {
         if let Some((respond, _)) = self.stream.take() {
+            self.session.observer().sent(PacketKind::DialResponse);
             refuse(respond, refusal);
         }
     }

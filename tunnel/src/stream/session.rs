@@ -30,6 +30,7 @@ use crate::{
     ledger::Ledger,
     mux::{MAX_ADDRESS, MAX_CONNECTIONS, MAX_PENDING_DIALS},
     observe::{Limit, Observe},
+    packet::PacketKind,
     probe::Probe,
 };
 
@@ -152,6 +153,7 @@ impl Session {
         // A handle of its own: one that waits for its stream would refuse the next.
         match requests.clone().send_request(request, false) {
             Ok((response, send)) => {
+                self.observer.sent(PacketKind::DialRequest);
                 self.wear(send.stream_id().as_u32());
                 Dial::asking(self.clone(), response, send)
             }
@@ -164,6 +166,7 @@ impl Session {
 
     /// Tells the peer that no new dials are wanted here.
     pub fn send_drain(&self) {
+        self.observer.sent(PacketKind::Drain);
         self.tell(match self.role {
             Role::Server => Message::ToAgent(ToAgent::Drain),
             Role::Agent => Message::ToServer(ToServer::Drain),
@@ -349,6 +352,7 @@ impl Session {
         }
         match Connect::from_request(&head) {
             Ok(Connect::Dial { network, address }) => {
+                self.observer.received(Some(PacketKind::DialRequest));
                 if let Err(refusal) = self.check_room() {
                     refuse(respond, &refusal);
                 } else {
@@ -393,7 +397,7 @@ impl Session {
     pub(super) fn on_message_from_agent(self: &Rc<Self>, message: ToServer) {
         self.on_sign();
         match message {
-            ToServer::Drain => self.emit(Event::Drain),
+            ToServer::Drain => self.on_drain(),
             ToServer::Load { connections, dials } => {
                 let load = u64::from(connections) + u64::from(dials);
                 let load = usize::try_from(load).unwrap_or(usize::MAX);
@@ -408,10 +412,15 @@ impl Session {
     pub(super) fn on_message_from_server(&self, message: ToAgent) {
         self.on_sign();
         match message {
-            ToAgent::Drain => self.emit(Event::Drain),
+            ToAgent::Drain => self.on_drain(),
             ToAgent::ServerCount { count } => self.emit(Event::ServerCount(count)),
             ToAgent::ForwardRefused { id, reason } => self.forwards.on_refused(id, reason),
         }
+    }
+
+    fn on_drain(&self) {
+        self.observer.received(Some(PacketKind::Drain));
+        self.emit(Event::Drain);
     }
 
     /// The tunnel is gone. Streams hear of it from HTTP/2.
@@ -425,6 +434,15 @@ impl Session {
         drop(state);
         drop(lingering);
         drop(events);
+    }
+
+    /// What the end of our side would be as a packet, and that of the peer's.
+    pub(super) fn close_kinds(&self) -> (PacketKind, PacketKind) {
+        let (server, agent) = (PacketKind::CloseRequest, PacketKind::CloseResponse);
+        match self.role {
+            Role::Server => (server, agent),
+            Role::Agent => (agent, server),
+        }
     }
 
     fn wanted_window(&self) -> u32 {

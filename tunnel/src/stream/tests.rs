@@ -5,4 +5,5 @@ mod flow;
 mod forward;
 mod hostile;
 mod pair;
+mod schedule;
 mod tunnel;

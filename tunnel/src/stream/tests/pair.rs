@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hashbrown::HashMap;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     task::{JoinHandle, LocalSet, spawn_local},
@@ -24,6 +25,7 @@ use crate::{
     ledger::{Ledger, MIN_BUDGET},
     link::LinkEnd,
     observe::{Limit, Observe},
+    packet::ConnectId,
     probe::Probe,
     stream::{Connection, Ends, Session, StreamLink},
 };
@@ -59,6 +61,8 @@ pub(super) struct End {
     pub(super) ledger: Rc<Ledger>,
     pub(super) counter: Rc<Counter>,
     events: Rc<Events>,
+    /// Connections that an agent has accepted and nobody has taken yet.
+    pub(super) taken: RefCell<HashMap<ConnectId, Connection>>,
     /// Cuts the tunnel here.
     pub(super) cut: CancellationToken,
     /// Ends the tunnel in order.
@@ -100,6 +104,7 @@ impl End {
             ledger,
             counter,
             events,
+            taken: RefCell::default(),
             cut,
             leave,
             task,

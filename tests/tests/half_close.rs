@@ -1,7 +1,7 @@
 //! Between our own ends the end of one side is passed on and the other goes on; a side that is cut never looks like one that has
 //! ended.
 
-use std::io;
+use std::{future::pending, io};
 
 use anyhow::{Context, Result, ensure};
 use e2e::{
@@ -161,5 +161,27 @@ async fn a_client_that_leaves_for_good_is_not_waited_for() -> Result<()> {
         ),
         "{error}"
     );
+    cluster.settle(before).await
+}
+
+/// Nor for the sake of a target that says nothing: no write fails then, and only the socket tells that its client has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_a_silent_target_for_good_is_not_waited_for() -> Result<()> {
+    let (ends, mut asked) = mpsc::channel(1);
+    let target = Target::serve("127.0.0.1", move |mut stream| {
+        let ends = ends.clone();
+        async move {
+            let asked = stream.read_to_end(&mut Vec::new()).await?;
+            ends.send(asked).await.map_err(io::Error::other)?;
+            pending().await
+        }
+    })
+    .await?;
+    let mut cluster = Cluster::with(Frontend::HttpUds).await?;
+    let before = cluster.footprint()?;
+    let mut stream = cluster.client()?.dial(&target.name()).await?;
+    stream.write_all(b"goodbye").await?;
+    drop(stream);
+    ensure!(timeout(PATIENCE, asked.recv()).await? == Some(7));
     cluster.settle(before).await
 }

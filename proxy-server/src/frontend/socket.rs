@@ -118,6 +118,13 @@ impl tunnel::copy::Socket for Socket {
             Self::Tls(stream) => stream.get_ref().0.is_hung_up(),
         }
     }
+
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Uds(stream) => stream.is_gone(),
+            Self::Tls(stream) => stream.get_ref().0.is_gone(),
+        }
+    }
 }
 
 /// A socket whose first bytes have been read already and come again.
@@ -178,5 +185,34 @@ impl AsyncWrite for Rewound {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::timeout,
+    };
+    use tunnel::copy::Socket as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_of_a_unix_socket_is_gone_once_it_has_closed_both_sides() {
+        let (mut client, socket) = UnixStream::pair().expect("pair");
+        let mut socket = Socket::Uds(socket);
+        client.shutdown().await.expect("shut down");
+        assert_eq!(socket.read(&mut [0]).await.expect("end of file"), 0);
+        assert!(!socket.is_gone(), "it still reads");
+        drop(client);
+        let gone = async {
+            while !socket.is_gone() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(60), gone)
+            .await
+            .expect("it has left");
     }
 }

@@ -50,7 +50,7 @@ impl Connector {
             }
             None => keepalive::UPSTREAM_INTERVAL,
         };
-        let link = Link::new(mux.clone(), send, recv);
+        let link = Box::new(Link::new(mux.clone(), send, recv));
         Ok(Tunnel {
             greeting,
             peer,

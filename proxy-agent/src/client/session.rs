@@ -75,7 +75,7 @@ pub(super) enum Carrier {
     /// One gRPC stream, and the HTTP/2 connection below it.
     Packet {
         mux: Rc<Mux>,
-        link: Link,
+        link: Box<Link>,
         driver: Driver,
     },
     /// An HTTP/2 connection with a stream for each connection.

@@ -263,15 +263,17 @@ impl<S: Socket> Copy<S> {
             Poll::Ready(Err(error)) => return Poll::Ready(End::Socket(error)),
             Poll::Pending => {}
         }
-        if self.reading == Reading::Open
-            && self.writing == Writing::Open
-            && self.poll_hang_up(cx).is_pending()
-        {
+        let has_left = self.reading == Reading::Open && self.poll_hang_up(cx).is_ready();
+        if self.reading == Reading::Open && self.writing == Writing::Open && !has_left {
             self.limits = Limits::default();
             return Poll::Pending;
         }
         let has_progressed = before != (self.sent, self.received);
-        let regime = self.regime();
+        let regime = if has_left {
+            Regime::Flushing
+        } else {
+            self.regime()
+        };
         let (socket, hang_up) = (&self.socket, &self.hang_up);
         // Only a frontend's end has nobody else who tells of it.
         let is_gone = || !matches!(hang_up, HangUp::Unwatched) && socket.is_gone();

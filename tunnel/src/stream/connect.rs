@@ -196,8 +196,8 @@ fn decoded(headers: &HeaderMap, name: HeaderName) -> Result<Option<String>, Conn
 
 /// At most [`MAX_ERROR`] bytes.
 fn shortened(text: &str) -> &str {
-    let end = text.floor_char_boundary(MAX_ERROR);
-    text.get(..end).unwrap_or_default()
+    let end = (0..=MAX_ERROR).rev().find(|&at| text.is_char_boundary(at));
+    end.and_then(|end| text.get(..end)).unwrap_or_default()
 }
 
 #[cfg(test)]

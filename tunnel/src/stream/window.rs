@@ -3,10 +3,10 @@
 //! HTTP/2 lets a receiver change the initial window of all streams at any time, also below what is outstanding (RFC 9113, section
 //! 6.9.2); `h2` offers no window for a single stream. So a tunnel has one size for all its streams, from two bounds:
 //!
-//! * *Need* ([`Need`]): [`BASE`] at first. When the reader of one stream takes most of a window within one round trip, the window is
+//! * *Need*: [`BASE`] at first. When the reader of one stream takes most of a window within one round trip, the window is
 //!   what limits it, and the bound doubles, up to [`LARGEST`]. What counts is what readers *took*: one that stalls makes no
 //!   window larger. The round trip is that of a ping: no time is measured.
-//! * *Room* ([`room`]): a sixteenth of what is left of the byte budget, in powers of two, down to [`SMALLEST`]. As the unread bytes
+//! * *Room*: a sixteenth of what is left of the byte budget, in powers of two, down to [`SMALLEST`]. As the unread bytes
 //!   of stalled streams are charged to the budget, all windows shrink while it fills (dynamic threshold, as [`crate::ledger`]), so
 //!   2 000 stalled streams hold the budget together and no more, and one holds a window and no more.
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod giving_up;
+mod half_close;
 mod plain;
 mod sockets;
 

@@ -93,7 +93,7 @@ enum Seen {
 
 impl Direction {
     fn byte(&self, at: usize) -> u8 {
-        (at % 251) as u8 ^ self.tag
+        u8::try_from(at % 251).unwrap() ^ self.tag
     }
 
     fn check(&self, bytes: &[u8]) {

@@ -6,17 +6,12 @@
 
 mod admit;
 mod carry;
+mod count;
 mod identity;
 mod packet;
 mod stream;
 
-use std::{
-    io,
-    net::SocketAddr,
-    rc::Rc,
-    sync::{Arc, atomic::AtomicU32},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use certs::Current;
 use daemon::accept::AcceptBackoff;
@@ -37,6 +32,7 @@ use crate::{
     metrics::{AgentObserver, Listener},
 };
 pub use admit::PeerIdentity;
+pub use count::ServerCount;
 pub use identity::Identity;
 pub use packet::PATH;
 
@@ -47,7 +43,7 @@ pub struct Agents {
     tasks: Tasks,
     observer: Rc<AgentObserver>,
     server_id: HeaderValue,
-    server_count: Arc<AtomicU32>,
+    server_count: ServerCount,
     keepalive: Duration,
     identity: Identity,
     forwarder: Rc<Forwarder>,
@@ -68,7 +64,7 @@ impl Agents {
         core: Rc<Core>,
         tasks: Tasks,
         server_id: &str,
-        server_count: Arc<AtomicU32>,
+        server_count: ServerCount,
         keepalive: Duration,
         identity: Identity,
         forwarder: Rc<Forwarder>,
@@ -112,6 +108,20 @@ impl Agents {
                         tracing::warn!(%error, "cannot accept agents, trying again");
                     }
                     sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// Tells agents of each other number of servers, until the core stops.
+    pub async fn announce_count(self: Rc<Self>) {
+        let mut count = self.server_count.clone();
+        loop {
+            tokio::select! {
+                () = self.core.stop.cancelled() => return,
+                count = count.changed() => {
+                    tracing::info!(count, "another number of servers");
+                    self.core.registry.send_server_count(count);
                 }
             }
         }

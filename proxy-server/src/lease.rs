@@ -9,7 +9,7 @@ mod renew;
 use std::{sync::Arc, time::Duration};
 
 use cluster::{Labels, Leases, Timestamp};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use collect::Collector;
@@ -81,7 +81,8 @@ pub struct Published {
 }
 
 impl Published {
-    /// Publishes and collects on `thread`. Call when agents can connect: it is then that a Lease is true.
+    /// Publishes and collects on `thread`. Call when agents can connect: it is then that a Lease is true. `live` is told how many
+    /// servers there are by their Leases, this one included, at each look at them.
     ///
     /// # Errors
     /// [`InvalidName`]
@@ -89,12 +90,14 @@ impl Published {
         thread: &cluster::Thread,
         options: Options,
         metrics: Arc<Metrics>,
+        live: watch::Sender<u32>,
     ) -> Result<Self, InvalidName> {
         let timing = Timing {
             renew: RENEW_INTERVAL,
             collect: COLLECT_INTERVAL,
         };
-        Self::start_with(thread, options, metrics, timing, Arc::new(Timestamp::now))
+        let clock: Clock = Arc::new(Timestamp::now);
+        Self::start_with(thread, options, metrics, timing, clock, live)
     }
 
     fn start_with(
@@ -103,6 +106,7 @@ impl Published {
         metrics: Arc<Metrics>,
         timing: Timing,
         clock: Clock,
+        live: watch::Sender<u32>,
     ) -> Result<Self, InvalidName> {
         let name = name(&options.server_id)?;
         let leases = Leases::new(thread.client(), &options.namespace);
@@ -114,6 +118,7 @@ impl Published {
             &options.labels,
             metrics,
             clock.clone(),
+            live,
         );
         let renewer = Renewer::new(leases, name, options, clock);
         thread.spawn({

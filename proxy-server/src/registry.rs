@@ -126,6 +126,13 @@ impl Registry {
         }
     }
 
+    /// Tells every agent that can hear it how many servers there are.
+    pub fn send_server_count(&self, count: u32) {
+        for backend in self.state.borrow().agents.iter() {
+            backend.tunnel.send_server_count(count);
+        }
+    }
+
     /// Brings up to date what is cheaper to look at from time to time than to count: tunnels by state, as a suspect clears
     /// itself by a sign of life, and who is not read because a queue is full.
     pub fn update_gauges(&self) {

@@ -3,17 +3,14 @@
 mod kubernetes;
 mod shutdown;
 
-use std::{
-    rc::Rc,
-    sync::{Arc, atomic::AtomicU32},
-    time::Duration,
-};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use certs::{Current, Watcher, reload};
 use daemon::{admin::AdminServer, listen::listen, signals::Terminations, uds::UdsListener};
 use tokio::{
     net::{TcpListener, UnixListener},
+    sync::watch,
     time::{interval, sleep},
 };
 use tokio_util::sync::CancellationToken;
@@ -21,7 +18,7 @@ use tunnel::{drain::Tasks, ledger::Ledger};
 
 use crate::{
     admin::{Admin, Readiness},
-    backend::{Agents, Identity},
+    backend::{Agents, Identity, ServerCount},
     config::{Address, Config, FrontendConfig},
     dial::Core,
     forward::Forwarder,
@@ -82,12 +79,14 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         dial_timeout: config.dial_timeout,
         egress: config.egress,
     });
+    let (live, live_servers) = watch::channel(0);
     let (kubernetes, reviewer) = if config.token_review.is_some() || config.lease.is_some() {
         let (kubernetes, reviewer) = Kubernetes::start(
             config.kube_client,
             config.token_review,
             config.lease,
             &metrics,
+            live,
         )?;
         (Some(kubernetes), reviewer)
     } else {
@@ -110,7 +109,7 @@ pub fn bind(config: Config) -> anyhow::Result<Bound> {
         core.clone(),
         tunnels.clone(),
         &config.server_id,
-        Arc::new(AtomicU32::new(config.server_count)),
+        ServerCount::new(config.server_count, live_servers),
         config.keepalive,
         Identity {
             reviewer,
@@ -199,6 +198,7 @@ impl Bound {
             .clone()
             .serve(self.agent_listener, self.agent_tls);
         self.accepting.spawn(agents);
+        self.accepting.spawn(self.agents.announce_count());
         let frontend = frontend::serve(
             self.frontend,
             self.core.clone(),

@@ -67,6 +67,21 @@ async fn three_servers_publish_and_agents_count_them_as_they_come_and_go() -> Re
     counts(&agent, 2.0).await
 }
 
+/// Where both ends are ours, agents hear from their servers what upstream's must count for themselves.
+#[tokio::test]
+async fn an_agent_that_counts_no_leases_hears_from_its_server_how_many_servers_live() -> Result<()>
+{
+    let api = KubeApi::start()?;
+    let pki = Pki::shared()?;
+    let first = server(&api, &pki, "a").await?;
+    let agent = AgentBuilder::new(first.agents(), pki.clone())
+        .start()
+        .await?;
+    counts(&agent, 1.0).await?;
+    let _second = server(&api, &pki, "b").await?;
+    counts(&agent, 2.0).await
+}
+
 /// W23: upstream's agent has no health port until the API server has answered.
 #[tokio::test]
 async fn an_api_server_that_is_away_holds_up_nobody() -> Result<()> {

@@ -124,18 +124,15 @@ fn read_agent_id(id: &str) -> Result<AgentId, Status> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        rc::Rc,
-        sync::{Arc, atomic::AtomicU32},
-        time::Duration,
-    };
+    use std::{rc::Rc, time::Duration};
 
     use certs::issue::{Authority, Leaf};
+    use tokio::sync::watch;
     use tunnel::drain::Tasks;
 
     use super::*;
     use crate::{
-        backend::Identity,
+        backend::{Identity, ServerCount},
         forward::{ForwardTargets, Forwarder},
         testing,
     };
@@ -151,7 +148,10 @@ mod tests {
     }
 
     fn agents() -> Rc<Agents> {
-        let (count, interval) = (Arc::new(AtomicU32::new(1)), Duration::from_secs(10));
+        let (count, interval) = (
+            ServerCount::new(1, watch::channel(0).1),
+            Duration::from_secs(10),
+        );
         let identity = Identity::default();
         let core = testing::core();
         let forwarder = Forwarder::new(

@@ -1,6 +1,6 @@
 //! The packet tunnel, upstream's: one gRPC call over HTTP/2 carries all connections.
 
-use std::{rc::Rc, sync::atomic::Ordering};
+use std::rc::Rc;
 
 use h2::server::SendResponse;
 use http::{HeaderValue, Request, Response};
@@ -132,7 +132,7 @@ impl Agents {
         let mut response = grpc::response();
         let headers = response.headers_mut();
         headers.insert("serverid", self.server_id.clone());
-        let count = self.server_count.load(Ordering::Relaxed);
+        let count = self.server_count.configured();
         headers.insert("servercount", HeaderValue::from(count));
         if credit.is_some() {
             headers.insert(credit::HEADER, credit::announcement());

@@ -1,6 +1,6 @@
 //! The stream tunnel, ours: an agent's hello, our answer, and HTTP/2 with an HTTP/2 stream for each connection.
 
-use std::{rc::Rc, sync::atomic::Ordering};
+use std::rc::Rc;
 
 use tokio::{
     io::AsyncWriteExt,
@@ -112,7 +112,7 @@ impl Agents {
         Welcome {
             version,
             server_id: self.server_id.to_str().unwrap_or_default().to_owned(),
-            server_count: self.server_count.load(Ordering::Relaxed),
+            server_count: self.server_count.known(),
             software: SOFTWARE.to_owned(),
             features: vec![FORWARD.to_owned()],
         }

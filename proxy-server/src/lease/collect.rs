@@ -7,9 +7,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cluster::{ApiError, Labels, Leases, lease::Sightings};
+use cluster::{
+    ApiError, Labels, Leases,
+    lease::{Lease, Sightings},
+};
 use daemon::metrics::ApiCalls;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval},
+};
 
 use super::Clock;
 use crate::metrics::Metrics;
@@ -22,6 +28,7 @@ pub(super) struct Collector {
     metrics: Arc<Metrics>,
     clock: Clock,
     sightings: Sightings,
+    live: watch::Sender<u32>,
     is_failing: bool,
 }
 
@@ -32,6 +39,7 @@ impl Collector {
         labels: &Labels,
         metrics: Arc<Metrics>,
         clock: Clock,
+        live: watch::Sender<u32>,
     ) -> Self {
         Self {
             leases,
@@ -40,6 +48,7 @@ impl Collector {
             metrics,
             clock,
             sightings: Sightings::default(),
+            live,
             is_failing: false,
         }
     }
@@ -71,13 +80,18 @@ impl Collector {
         self.is_failing = false;
         let now = Instant::now();
         self.sightings.see_all(&list.leases, now);
-        for lease in &list.leases {
-            if lease.name == self.own
-                || lease.is_valid((self.clock)())
-                || !self.sightings.is_silent(lease, now)
-            {
-                continue;
-            }
+        let is_live =
+            |lease: &Lease| lease.is_valid((self.clock)()) || !self.sightings.is_silent(lease, now);
+        // This one lives, whatever its Lease says.
+        let (others, dead): (Vec<_>, Vec<_>) = list
+            .leases
+            .iter()
+            .filter(|lease| lease.name != self.own)
+            .partition(|lease| is_live(lease));
+        let live = u32::try_from(others.len() + 1).unwrap_or(u32::MAX);
+        self.live
+            .send_if_modified(|told| std::mem::replace(told, live) != live);
+        for lease in dead {
             let start = Instant::now();
             // If it was renewed since, it stays.
             let deleted = self.leases.delete(&lease.name, Some(&lease.version)).await;

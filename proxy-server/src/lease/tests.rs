@@ -34,7 +34,16 @@ fn metrics() -> Arc<Metrics> {
 
 fn start(thread: &cluster::Thread, server_id: &str, metrics: &Arc<Metrics>) -> Published {
     let clock: Clock = Arc::new(Timestamp::now);
-    Published::start_with(thread, options(server_id), metrics.clone(), QUICK, clock).unwrap()
+    let live = watch::channel(0).0;
+    Published::start_with(
+        thread,
+        options(server_id),
+        metrics.clone(),
+        QUICK,
+        clock,
+        live,
+    )
+    .unwrap()
 }
 
 /// Of another server, renewed `ago`, lasting `seconds`.
@@ -83,6 +92,28 @@ async fn a_lease_is_published_renewed_and_withdrawn() {
     assert!(api.leases().is_empty());
     assert!(thread.finish(PATIENCE).await);
     assert!(api.leases().is_empty(), "W25: it does not come back");
+}
+
+#[tokio::test]
+async fn servers_that_live_are_counted_with_this_one() {
+    let api = KubeApi::start().unwrap();
+    let thread = thread(&api);
+    api.put_lease(&others("alive", Duration::ZERO, Some(3600)));
+    let (live, mut told) = watch::channel(0);
+    let clock: Clock = Arc::new(Timestamp::now);
+    let _published =
+        Published::start_with(&thread, options("s1"), metrics(), QUICK, clock, live).unwrap();
+    for count in [2, 3, 1] {
+        let counted = timeout(PATIENCE, told.wait_for(|told| *told == count)).await;
+        assert!(counted.unwrap().is_ok());
+        match count {
+            2 => api.put_lease(&others("another", Duration::ZERO, Some(3600))),
+            _ => {
+                api.delete_lease("kube-system", "alive");
+                api.delete_lease("kube-system", "another");
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -167,9 +198,16 @@ async fn no_clock_makes_us_delete_the_lease_of_a_server_that_renews() {
     api.put_lease(&others("dead", Duration::from_secs(3600), Some(1)));
     let ahead: Clock = Arc::new(|| Timestamp::now() + Duration::from_secs(3600));
     let skewed_metrics = metrics();
-    let skewed =
-        Published::start_with(&thread, options("s2"), skewed_metrics.clone(), QUICK, ahead)
-            .unwrap();
+    let live = watch::channel(0).0;
+    let skewed = Published::start_with(
+        &thread,
+        options("s2"),
+        skewed_metrics.clone(),
+        QUICK,
+        ahead,
+        live,
+    )
+    .unwrap();
     let is_collected = |leases: &[Lease]| !leases.iter().any(|lease| lease.name == "dead");
     api.leases_until("the dead one's end", is_collected)
         .await

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use cluster::ClientOptions;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     lease::{self, Published},
@@ -25,10 +25,13 @@ pub(super) struct Kubernetes {
     lease: Option<lease::Options>,
     published: Option<Published>,
     metrics: Arc<Metrics>,
+    /// Hears how many servers live, until a Lease is published or for ever.
+    live: Option<watch::Sender<u32>>,
 }
 
 impl Kubernetes {
-    /// Starts the thread, and on it a reviewer if tokens are wanted. Asks the API nothing yet.
+    /// Starts the thread, and on it a reviewer if tokens are wanted. Asks the API nothing yet. `live` is told how many servers there
+    /// are by their Leases.
     ///
     /// # Errors
     /// If kubeconfig or service account cannot be used.
@@ -37,6 +40,7 @@ impl Kubernetes {
         review: Option<token_review::Options>,
         lease: Option<lease::Options>,
         metrics: &Arc<Metrics>,
+        live: watch::Sender<u32>,
     ) -> anyhow::Result<(Self, Option<Reviewer>)> {
         let thread = cluster::Thread::start(client).context("--kubeconfig")?;
         let reviewer = review.map(|options| Reviewer::start(&thread, options, metrics.clone()));
@@ -45,6 +49,7 @@ impl Kubernetes {
             lease,
             published: None,
             metrics: metrics.clone(),
+            live: Some(live),
         };
         Ok((this, reviewer))
     }
@@ -54,8 +59,8 @@ impl Kubernetes {
     /// # Errors
     /// If the server's id makes no name for it.
     pub(super) fn publish(&mut self) -> Result<(), lease::InvalidName> {
-        if let Some(options) = self.lease.take() {
-            let published = Published::start(&self.thread, options, self.metrics.clone())?;
+        if let (Some(options), Some(live)) = (self.lease.take(), self.live.take()) {
+            let published = Published::start(&self.thread, options, self.metrics.clone(), live)?;
             self.published = Some(published);
         }
         Ok(())

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::{
     client::Client,
     harness::{PATIENCE, eventually},
+    say,
     targets::Target,
 };
 use socket2::SockRef;
@@ -23,7 +24,7 @@ use tokio::{
     net::TcpStream,
     sync::Semaphore,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +49,7 @@ pub(crate) struct Stalled {
     count: usize,
     shared: Arc<Shared>,
     clients: JoinSet<Result<()>>,
-    _target: Target,
+    target: Target,
 }
 
 /// What came of them.
@@ -103,7 +104,7 @@ impl Stalled {
             count,
             shared,
             clients,
-            _target: target,
+            target,
         };
         if count > 0 {
             stalled.fill().await?;
@@ -151,8 +152,15 @@ impl Stalled {
         if let Ok(joined) = timeout(2 * PATIENCE, all).await {
             joined.context("a client of a stalled connection")?;
         }
-        // The last target may not have counted yet what its client has seen the end of.
-        sleep(Duration::from_millis(20)).await;
+        // On a packet tunnel a client sees the end before its target has read all: there is no half-close.
+        let ended = eventually("targets have ended", PATIENCE, async || {
+            let open = self.target.open();
+            ensure!(open == 0, "{open} are open");
+            Ok(())
+        });
+        if let Err(error) = ended.await {
+            say!("  {error:#}");
+        }
         Ok(Delivered {
             whole,
             pushed: self.pushed(),

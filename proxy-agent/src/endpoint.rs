@@ -28,6 +28,10 @@ use crate::metrics::Metrics;
 /// How long a dial may take, the name's resolution and every address included; upstream's.
 pub(crate) const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
+/// What the kernel may hold of a connection's bytes beyond what its target's window takes, in bytes. By default it is megabytes, which
+/// for a thousand targets that read nothing is memory of the node that no budget counts.
+const MAX_UNSENT: u32 = 128 * 1024;
+
 /// Target addresses are logged up to this many characters.
 const MAX_LOGGED_ADDRESS: usize = 300;
 
@@ -169,12 +173,13 @@ impl Dialer {
     }
 }
 
-/// As Go's dialler leaves a socket. What the kernel refuses is only worse, not wrong.
+/// As Go's dialler leaves a socket, and [`MAX_UNSENT`]. What the kernel refuses is only worse, not wrong.
 fn tune(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let tuned = socket
         .set_tcp_nodelay(true)
-        .and_then(|()| socket.set_tcp_keepalive(&tcp_keepalive()));
+        .and_then(|()| socket.set_tcp_keepalive(&tcp_keepalive()))
+        .and_then(|()| socket.set_tcp_notsent_lowat(MAX_UNSENT));
     if let Err(error) = tuned {
         tracing::debug!(%error, "could not set the options of a socket to a target");
     }

@@ -135,7 +135,7 @@ impl Metrics {
             )?,
             tunnels: make.gauges(
                 "tunnels",
-                "Tunnels to servers, by kind (packet: as upstream's; credit: with flow control for each connection).",
+                "Tunnels to servers, by kind (packet: as upstream's; credit: the same with flow control for each connection; stream: a stream for each connection).",
                 "kind",
                 &TunnelKind::ALL.map(TunnelKind::name),
             )?,

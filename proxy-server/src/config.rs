@@ -14,7 +14,7 @@ use cluster::ClientOptions;
 use daemon::flags::StringSlice;
 use egress_policy::Policy;
 use rustls::ServerConfig;
-use tunnel::{keepalive, ledger};
+use tunnel::{keepalive, ledger, stream::hello::MAX_ID};
 
 use crate::{
     binding::Binding, cli::Cli, forward::ForwardTargets, lease, registry::strategy::Strategies,
@@ -189,6 +189,9 @@ impl Config {
             .clone()
             .filter(|id| !id.is_empty())
             .unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        if server_id.len() > MAX_ID {
+            faults.add(format!("--server-id is longer than {MAX_ID} bytes"));
+        }
         let egress = egress(cli, &mut faults);
         let forward_targets = forward::targets(cli, &mut faults, &mut warnings);
         let token_review = kubernetes::token_review(cli, &mut faults);

@@ -14,6 +14,7 @@
 //! * `session`: what everybody on one end shares;
 //! * `link`: the connection and its task; `channel`: the control stream;
 //! * `dial`, `forward`: streams that wait for their answer, in either direction;
+//! * `shrink`: has streams go on when all windows shrink;
 //! * `connection`, `piece`: an established stream and what of it has yet to be written; `linger`: what is left when its local side
 //!   has gone.
 
@@ -29,6 +30,7 @@ mod link;
 pub mod message;
 mod piece;
 mod session;
+mod shrink;
 #[cfg(test)]
 mod tests;
 pub mod window;

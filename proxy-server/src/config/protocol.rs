@@ -2,10 +2,7 @@
 
 use certs::tls::ALPN_AGENT;
 use clap::ValueEnum;
-
-/// The name of the stream tunnel.
-// TODO(issue 5): `tunnel::stream::ALPN` once there is one.
-pub(crate) const ALPN_STREAM: &[u8] = b"adit/1";
+use tunnel::stream::ALPN;
 
 /// Which tunnels agents can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -26,9 +23,9 @@ impl TunnelProtocol {
     #[must_use]
     pub fn alpn(self) -> &'static [&'static [u8]] {
         match self {
-            Self::Auto => &[ALPN_STREAM, b"h2"],
+            Self::Auto => &[ALPN, b"h2"],
             Self::Packet => ALPN_AGENT,
-            Self::Stream => &[ALPN_STREAM],
+            Self::Stream => &[ALPN],
         }
     }
 }

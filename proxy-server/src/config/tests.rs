@@ -169,6 +169,19 @@ fn token_authentication_needs_its_three_flags_and_empty_ones_mean_none() {
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
 }
 
+/// An agent's hello would be answered with more than it reads.
+#[test]
+fn a_server_id_has_a_length_that_fits_an_answer_to_a_hello() {
+    let files = testing::files();
+    let id = |len| config(&files, &[&format!("--server-id={}", "a".repeat(len))]);
+    assert!(id(256).is_ok());
+    let error = id(257).unwrap_err();
+    assert!(
+        error.contains("--server-id is longer than 256 bytes"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_lease_needs_labels_and_a_server_id_that_makes_a_name() {
     let files = testing::files();

@@ -22,7 +22,8 @@ use super::{
     linger::Linger,
     piece::{Backlog, Piece},
     session::{Session, Slot},
-    window::Taken,
+    shrink::Registered,
+    window::{self, Taken},
 };
 use crate::{
     conn::Ended,
@@ -37,6 +38,9 @@ pub const SEND_BUFFER: usize = 128 * 1024;
 
 /// Room that is asked for at once: one long read of a socket.
 const ROOM: usize = 64 * 1024;
+
+/// The same while the budget is nearly gone: what each connection may add to it.
+const TIGHT_ROOM: usize = window::SMALLEST as usize;
 
 /// A connection of a stream tunnel, for the one task that owns its local side.
 ///
@@ -73,6 +77,7 @@ pub(super) struct Core {
     discards: bool,
     is_full: bool,
     _slot: Slot,
+    _window: Registered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +100,14 @@ impl Connection {
     pub(super) fn new(
         session: Rc<Session>,
         send: SendStream<Piece>,
-        recv: RecvStream,
+        mut recv: RecvStream,
         slot: Slot,
     ) -> Self {
         let ledger = session.ledger();
+        let id = ConnectId(send.stream_id().as_u32().into());
+        let window = session.windows.add(id, recv.flow_control().clone());
         let core = Core {
-            id: ConnectId(send.stream_id().as_u32().into()),
+            id,
             backlog: Backlog::new(ledger.clone()),
             account: Account::whole(ledger.clone()),
             session,
@@ -114,6 +121,7 @@ impl Connection {
             discards: false,
             is_full: false,
             _slot: slot,
+            _window: window,
         };
         Self {
             core: Some(Box::new(core)),
@@ -297,13 +305,15 @@ impl Core {
             return Poll::Ready(Err(Closed));
         }
         // A slow tunnel must not fill the budget with what waits for it.
-        if self.session.ledger().is_tight() && !self.backlog.is_empty() {
+        let is_tight = self.session.ledger().is_tight();
+        if is_tight && !self.backlog.is_empty() {
             self.backlog.register(cx);
             return Poll::Pending;
         }
-        self.send.reserve_capacity(ROOM);
+        let most = if is_tight { TIGHT_ROOM } else { ROOM };
+        self.send.reserve_capacity(most);
         loop {
-            let room = self.send.capacity();
+            let room = self.send.capacity().min(most);
             if room > 0 {
                 return Poll::Ready(Ok(room));
             }

@@ -203,6 +203,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Drive for ServerDriver<T> {
             self.connection.set_initial_window_size(size)
         });
         let polled = Pin::new(&mut self.connection).poll(cx);
+        check_shrunk(session, cx, |size| {
+            self.connection.set_initial_window_size(size)
+        });
         // What came before the end counts.
         let channel = self.channel.poll(cx, session);
         if let Poll::Ready(ended) = polled {
@@ -267,6 +270,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Drive for AgentDriver<T> {
             self.connection.set_initial_window_size(size)
         });
         let accepted = self.poll_accept(cx, session);
+        check_shrunk(session, cx, |size| {
+            self.connection.set_initial_window_size(size)
+        });
         let channel = match &mut self.channel {
             Some(channel) => channel.poll(cx, session),
             None => Poll::Pending,
@@ -292,7 +298,22 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Drive for AgentDriver<T> {
 fn update_window(session: &Session, set: impl FnOnce(u32) -> Result<(), h2::Error>) {
     let window = session.poll_window();
     if window != session.window() && set(window).is_ok() {
+        // It took this one, so the last is acknowledged.
+        session.on_acknowledged();
         session.set_window(window);
+    }
+}
+
+/// Notices when the peer has acknowledged smaller windows. That `h2` takes another change is all it says of that: the same once more.
+fn check_shrunk(
+    session: &Session,
+    cx: &Context<'_>,
+    set: impl FnOnce(u32) -> Result<(), h2::Error>,
+) {
+    if session.is_shrinking() && set(session.window()).is_ok() {
+        session.on_acknowledged();
+        // It has something to send.
+        cx.waker().wake_by_ref();
     }
 }
 

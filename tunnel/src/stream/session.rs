@@ -21,6 +21,7 @@ use super::{
     forward::Forwards,
     linger::Linger,
     piece::Piece,
+    shrink::Windows,
     window::{self, Need, Taken},
 };
 use crate::{
@@ -50,6 +51,7 @@ pub struct Session {
     requests: Option<SendRequest<Piece>>,
     counts: Counts,
     pub(super) forwards: Forwards,
+    pub(super) windows: Windows,
     state: RefCell<State>,
 }
 
@@ -68,6 +70,8 @@ struct Counts {
     is_worn: Cell<bool>,
     /// The window that is in use.
     window: Cell<u32>,
+    /// It is smaller than the last, which the peer may not have acknowledged.
+    is_shrinking: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -111,6 +115,7 @@ impl Session {
             requests,
             counts: Counts::default(),
             forwards: Forwards::default(),
+            windows: Windows::default(),
             state: RefCell::default(),
         };
         session.counts.window.set(window::BASE);
@@ -336,7 +341,19 @@ impl Session {
     }
 
     pub(super) fn set_window(&self, window: u32) {
-        self.counts.window.set(window);
+        let last = self.counts.window.replace(window);
+        self.counts.is_shrinking.set(window < last);
+    }
+
+    pub(super) fn is_shrinking(&self) -> bool {
+        self.counts.is_shrinking.get()
+    }
+
+    /// The peer has acknowledged the last window.
+    pub(super) fn on_acknowledged(&self) {
+        if self.counts.is_shrinking.take() {
+            self.windows.on_shrunk();
+        }
     }
 
     /// A stream that the server has opened. Of an agent's end. Gives it back if it is the control stream's.

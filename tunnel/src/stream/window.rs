@@ -36,7 +36,8 @@ const LOW_SAMPLES: u8 = 32;
 /// change: every change costs a look at each stream.
 pub(super) fn room(ledger: &Ledger, current: u32) -> u32 {
     let share = ledger.free() / SHARE;
-    let room = power_of_two(share);
+    // An eighth more than there is: a budget that is a power of two has a border where nothing is charged.
+    let room = power_of_two(share + share / 8);
     // A budget that is hardly touched has no border nearby.
     if room > current && ledger.used() > ledger.budget() / SHARE {
         // Half as much again as the next step needs, or it would be taken back at once.
@@ -188,14 +189,29 @@ mod tests {
     fn a_window_does_not_go_to_and_fro_at_a_border() {
         let ledger = Rc::new(Ledger::new(BUDGET));
         let mut account = Account::whole(ledger.clone());
-        let border = BUDGET - SHARE * 1024 * 1024;
-        account.set(border + 1);
+        let border = BUDGET - SHARE * 1024 * 1024 / 9 * 8;
+        account.set(border - SHARE);
+        assert_eq!(room(&ledger, LARGEST), 1024 * 1024);
+        account.set(border + 2 * SHARE);
         let window = room(&ledger, LARGEST);
         assert_eq!(window, 512 * 1024);
-        account.set(border);
+        account.set(border - SHARE);
         assert_eq!(room(&ledger, window), window);
         account.set(border - BUDGET / 4);
         assert_eq!(room(&ledger, window), 1024 * 1024);
+    }
+
+    #[test]
+    fn a_few_bytes_of_an_empty_budget_change_no_window() {
+        for budget in [MIN_BUDGET, 2 * MIN_BUDGET, 5_000_000, BUDGET] {
+            let ledger = Rc::new(Ledger::new(budget));
+            let window = room(&ledger, LARGEST);
+            let mut account = Account::whole(ledger.clone());
+            for bytes in [1, 100, 10_000, 0] {
+                account.set(bytes);
+                assert_eq!(room(&ledger, window), window, "{bytes} of {budget}");
+            }
+        }
     }
 
     #[test]

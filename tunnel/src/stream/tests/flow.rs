@@ -134,3 +134,46 @@ async fn a_writer_that_waits_for_a_window_hears_of_a_lost_tunnel() {
     })
     .await;
 }
+
+/// `h2` lowers the windows of streams without looking which of them must be told of more: a stream that had used a part of the old
+/// window, less than it tells its peer of, would have a window below zero for ever.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_has_used_a_part_of_its_window_goes_on_when_all_windows_shrink() {
+    for up in [true, false] {
+        with_budget(DEFAULT_BUDGET, async |server, agent| {
+            let mut used = Vec::new();
+            for part in 1..8 {
+                let (near, far) = connect(&server, &agent).await;
+                let (mut writer, mut reader) = if up { (near, far) } else { (far, near) };
+                let len = part * 32 * 1024;
+                send(&mut writer, vec![7; len].into()).await.unwrap();
+                take(&mut reader, len).await;
+                used.push((writer, reader));
+            }
+            let others = stall(&server, &agent, up, 500).await;
+            let end = if up { &agent } else { &server };
+            assert!(end.session.window() < window::BASE / 8);
+            for (mut writer, mut reader) in used {
+                let sent = send(&mut writer, vec![7; 100_000].into());
+                let (sent, ()) = tokio::join!(sent, take(&mut reader, 100_000));
+                sent.unwrap();
+            }
+            for (writer, reader, _) in others {
+                drop((writer, reader.wake().await));
+            }
+            until_empty([&server, &agent]).await;
+        })
+        .await;
+    }
+}
+
+/// Reads `len` bytes, each delivered at once.
+async fn take(reader: &mut Connection, len: usize) {
+    let mut got = 0;
+    while got < len {
+        let bytes = poll_fn(|cx| reader.poll_recv(cx, usize::MAX)).await;
+        let bytes = bytes.unwrap().unwrap();
+        reader.delivered(bytes.len(), Duration::ZERO);
+        got += bytes.len();
+    }
+}

@@ -11,6 +11,8 @@ type side string
 const (
 	ours     side = "ours"
 	upstream side = "upstream"
+	// mixed stands for several processes of both, in the report.
+	mixed side = "mixed"
 )
 
 // release is an older one of upstream's that is still run somewhere.
@@ -75,6 +77,15 @@ var (
 	allPairs  = []pair{{upstream, upstream}, {ours, ours}, {ours, upstream}, {upstream, ours}}
 	allFronts = []front{{"grpc", true}, {"grpc", false}, {"http-connect", true}, {"http-connect", false}}
 )
+
+// reportedPairs are all that a result may be of.
+func reportedPairs() []pair {
+	pairs := append(skewedPairs(), allPairs...)
+	for _, c := range fleetCases {
+		pairs = append(pairs, c.pair)
+	}
+	return pairs
+}
 
 // skewedPairs are each older release's server with our agent, and our server with its agent.
 func skewedPairs() []pair {

@@ -70,7 +70,7 @@ func (r *report) summarise() {
 		cases := count[passed] + count[failed] + count[known]
 		fmt.Fprintf(r.out, "%-9s %-9s %-12s %6d %7d %7d %6d\n", server, agent, front, cases, count[passed], count[failed], count[known])
 	}
-	for _, p := range append(skewedPairs(), allPairs...) {
+	for _, p := range reportedPairs() {
 		for _, f := range allFronts {
 			if count := counts[row{p, f}]; count != nil {
 				line(string(p.server), string(p.agent), f.String(), count)

@@ -3,7 +3,6 @@ package matrix
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -74,7 +73,7 @@ func (r *rig) start() error {
 	}
 	r.serverPort, r.agentPort, r.serverHealth = ports[0], ports[1], ports[2]
 	r.serverAdmin, r.agentHealth, r.agentAdmin = ports[3], ports[4], ports[5]
-	if r.dialer, err = r.newDialer(); err != nil {
+	if r.dialer, err = newDialer(r.front, r.certs, r.serverPlace()); err != nil {
 		return err
 	}
 	if err := r.startServer(); err != nil {
@@ -91,61 +90,21 @@ func (r *rig) stop() {
 	}
 }
 
-func (r *rig) newDialer() (frontend.Dialer, error) {
-	if r.front.unix {
-		if r.front.isGRPC() {
-			return frontend.GRPCOverUnix(r.socket()), nil
-		}
-		return &frontend.Connect{Network: "unix", Address: r.socket()}, nil
+func (r *rig) serverPlace() serverPlace {
+	return serverPlace{
+		id: "interop-server", socket: filepath.Join(r.dir, "server.socket"),
+		frontendPort: r.serverPort, agentPort: r.agentPort, healthPort: r.serverHealth, adminPort: r.serverAdmin,
 	}
-	config, err := r.certs.ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	address := fmt.Sprintf("127.0.0.1:%d", r.serverPort)
-	if r.front.isGRPC() {
-		return frontend.GRPCOverTLS(address, config), nil
-	}
-	return &frontend.Connect{Network: "tcp", Address: address, TLS: config}, nil
 }
 
-func (r *rig) socket() string { return filepath.Join(r.dir, "server.socket") }
-
-// startServer leaves a server that answers /healthz. Both sides' binaries take the same flags; old ones lack some.
+// startServer leaves a server that answers /healthz.
 func (r *rig) startServer() error {
-	arguments := []string{
-		"--mode=" + r.front.mode,
-		"--cluster-cert=" + r.certs.Server.Cert,
-		"--cluster-key=" + r.certs.Server.Key,
-		fmt.Sprintf("--agent-port=%d", r.agentPort),
-		fmt.Sprintf("--health-port=%d", r.serverHealth),
-		fmt.Sprintf("--admin-port=%d", r.serverAdmin),
-		"--server-id=interop-server",
-		"--v=2",
-	}
+	arguments := serverFlags(r.pair.server, r.front, r.certs, r.serverPlace())
 	if !r.extra.tokens {
 		arguments = append(arguments, "--cluster-ca-cert="+r.certs.CA)
 	}
-	binds := r.pair.server.about().bindFlags
-	if binds {
-		arguments = append(arguments,
-			"--agent-bind-address=127.0.0.1", "--health-bind-address=127.0.0.1", "--admin-bind-address=127.0.0.1")
-	}
 	if r.pair.server == ours {
 		arguments = append(arguments, "--graceful-shutdown-timeout="+graceLimit.String())
-	}
-	if r.front.unix {
-		// The default of today's; the oldest release had another.
-		arguments = append(arguments, "--uds-name="+r.socket(), "--server-port=0", "--delete-existing-uds-file=true")
-	} else {
-		arguments = append(arguments,
-			"--server-cert="+r.certs.Server.Cert,
-			"--server-key="+r.certs.Server.Key,
-			"--server-ca-cert="+r.certs.CA,
-			fmt.Sprintf("--server-port=%d", r.serverPort))
-		if binds {
-			arguments = append(arguments, "--server-bind-address=127.0.0.1")
-		}
 	}
 	arguments = append(arguments, r.extra.server...)
 	server, err := proc.Start("proxy-server", filepath.Join(r.dir, "server.log"), r.bins[r.pair.server].server, arguments...)
@@ -170,20 +129,9 @@ func (r *rig) startAgent() error {
 
 // launchAgent waits for nothing.
 func (r *rig) launchAgent(id string, healthPort, adminPort int, more ...string) (*proc.Process, error) {
-	arguments := []string{
-		"--ca-cert=" + r.certs.CA,
-		"--proxy-server-host=127.0.0.1",
-		fmt.Sprintf("--proxy-server-port=%d", r.agentPort),
-		fmt.Sprintf("--health-server-port=%d", healthPort),
-		fmt.Sprintf("--admin-server-port=%d", adminPort),
-		"--agent-id=" + id,
-		"--v=2",
-	}
+	arguments := agentFlags(r.pair.agent, r.certs, r.agentPort, agentPlace{id, healthPort, adminPort})
 	if !r.extra.tokens {
-		arguments = append(arguments, "--agent-cert="+r.certs.Agent.Cert, "--agent-key="+r.certs.Agent.Key)
-	}
-	if r.pair.agent.about().bindFlags {
-		arguments = append(arguments, "--health-server-host=127.0.0.1", "--admin-bind-address=127.0.0.1")
+		arguments = append(arguments, agentCertificate(r.certs)...)
 	}
 	arguments = append(arguments, more...)
 	return proc.Start("proxy-agent", filepath.Join(r.dir, id+".log"), r.bins[r.pair.agent].agent, arguments...)
@@ -233,13 +181,9 @@ func exited(p *proc.Process) bool {
 	}
 }
 
-func (r *rig) serverURL(path string) string {
-	return fmt.Sprintf("http://127.0.0.1:%d%s", r.serverHealth, path)
-}
+func (r *rig) serverURL(path string) string { return localURL(r.serverHealth, path) }
 
-func (r *rig) agentURL(path string) string {
-	return fmt.Sprintf("http://127.0.0.1:%d%s", r.agentHealth, path)
-}
+func (r *rig) agentURL(path string) string { return localURL(r.agentHealth, path) }
 
 const openEndpointsMetric = "konnectivity_network_proxy_agent_open_endpoint_connections"
 

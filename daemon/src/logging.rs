@@ -8,6 +8,8 @@
 //! | 8, 9 | trace | warn |
 //! | 10 and above | trace | debug |
 //!
+//! Of HTTP/2 (`h2`) errors alone are logged below 10: it warns of what a peer does, each time.
+//!
 //! Levels 3 and 4 log what 0 to 2 do: upstream's default is 4, and its manifests must not become chatty here. Libraries
 //! never log at trace, where they would show bytes that pass through; no level of ours shows payload. The environment
 //! variable [`FILTER_VARIABLE`] replaces the table by directives of its own, for debugging.
@@ -17,6 +19,7 @@
 //! does upstream.
 
 mod file;
+mod line;
 
 use std::io;
 use std::path::PathBuf;
@@ -31,6 +34,7 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use crate::flags::{LogFlags, LogFormat, Severity};
 use file::LogFile;
+use line::Lines;
 
 /// Environment variable with filter directives as [`EnvFilter`] takes them, for example `proxy_server=trace,h2=debug`.
 pub const FILTER_VARIABLE: &str = "ADIT_LOG";
@@ -90,7 +94,7 @@ pub fn init(flags: &LogFlags, program: &str, filter: Option<&str>) -> Result<(),
 }
 
 type Filtered = Layered<EnvFilter, Registry>;
-type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
+type Sink = Box<dyn Layer<Filtered> + Send + Sync>;
 
 /// A log that is not installed yet.
 fn subscriber<W>(
@@ -98,7 +102,7 @@ fn subscriber<W>(
     program: &str,
     filter: Option<&str>,
     stderr: W,
-) -> Result<Layered<Vec<Lines>, Filtered>, LoggingError>
+) -> Result<Layered<Vec<Sink>, Filtered>, LoggingError>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -126,14 +130,15 @@ where
 
 /// The table of the module's description.
 fn directives(v: i32) -> String {
-    let (ours, libraries) = match v {
-        ..0 => ("warn", "warn"),
-        0..=4 => ("info", "warn"),
-        5..=7 => ("debug", "warn"),
-        8..=9 => ("trace", "warn"),
-        10.. => ("trace", "debug"),
+    let (ours, libraries, http2) = match v {
+        ..0 => ("warn", "warn", "error"),
+        0..=4 => ("info", "warn", "error"),
+        5..=7 => ("debug", "warn", "error"),
+        8..=9 => ("trace", "warn", "error"),
+        10.. => ("trace", "debug", "debug"),
     };
-    OURS.iter().fold(libraries.to_owned(), |directives, name| {
+    let libraries = format!("{libraries},h2={http2}");
+    OURS.iter().fold(libraries, |directives, name| {
         format!("{directives},{name}={ours}")
     })
 }
@@ -184,21 +189,29 @@ fn levels_from(lowest: Severity) -> LevelFilter {
     }
 }
 
-fn lines<W>(flags: &LogFlags, writer: W, lowest: LevelFilter) -> Lines
+fn lines<W>(flags: &LogFlags, writer: W, lowest: LevelFilter) -> Sink
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let layer = fmt::layer().with_ansi(false).with_writer(writer);
+    let layer = fmt::layer().with_ansi(false);
     match (flags.logging_format, flags.skip_headers) {
-        (LogFormat::Text, false) => layer.with_filter(lowest).boxed(),
+        (LogFormat::Text, false) => layer.with_writer(Lines(writer)).with_filter(lowest).boxed(),
         (LogFormat::Text, true) => layer
+            .with_writer(Lines(writer))
             .without_time()
             .with_level(false)
             .with_target(false)
             .with_filter(lowest)
             .boxed(),
-        (LogFormat::Json, false) => layer.json().flatten_event(true).with_filter(lowest).boxed(),
+        // JSON escapes what is in it by itself.
+        (LogFormat::Json, false) => layer
+            .with_writer(writer)
+            .json()
+            .flatten_event(true)
+            .with_filter(lowest)
+            .boxed(),
         (LogFormat::Json, true) => layer
+            .with_writer(writer)
             .json()
             .flatten_event(true)
             .without_time()

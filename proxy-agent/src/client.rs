@@ -275,7 +275,10 @@ fn tune(stream: &TcpStream) {
     }
 }
 
-/// An error and its causes on one line.
+/// Characters of an error with its causes, in a log line.
+const MAX_CHAIN: usize = 8 * 1024;
+
+/// An error and its causes on one line. A server's refusal may be as long as it may be, what HTTP/2 quotes of its peer is cut.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -283,6 +286,9 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         text.push_str(": ");
         text.push_str(&error.to_string());
         cause = error.source();
+    }
+    if let Some((at, _)) = text.char_indices().nth(MAX_CHAIN) {
+        text.truncate(at);
     }
     text
 }

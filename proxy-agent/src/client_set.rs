@@ -52,6 +52,9 @@ pub(crate) const MAX_TUNNELS: usize = 256;
 /// A tunnel that was lost sooner than this counts as a failed attempt: its server takes calls and drops them.
 const SHORT_LIVED: Duration = Duration::from_secs(10);
 
+/// How often the log tells that one server knows another number of servers; more often it is told at debug.
+const COUNT_TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// What opens tunnels.
 pub(crate) trait Connect: 'static {
     /// Where servers may be: at least one place, few. Cancel safe, and bounded in time.
@@ -224,6 +227,7 @@ impl<C: Connect> ClientSet<C> {
             forwards: tunnel.greeting().forwards,
             material: tunnel.material().clone(),
             is_draining: Cell::new(false),
+            count_told: Cell::new(None),
             retired: CancellationToken::new(),
             counted: RefCell::new(self.metrics().tunnel_opened()),
             _kind: self.metrics().tunnel_of(TunnelKind::of(tunnel.handle())),
@@ -291,7 +295,14 @@ impl<C: Connect> ClientSet<C> {
     /// A server has heard of others.
     fn on_server_count(&self, client: &Client, count: u32) {
         let count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
-        tracing::info!(count, "the server tells another number of servers");
+        let now = Instant::now();
+        let is_news = (client.count_told.get()).is_none_or(|told| now - told >= COUNT_TOLD_EVERY);
+        if is_news {
+            client.count_told.set(Some(now));
+            tracing::info!(count, "the server tells another number of servers");
+        } else {
+            tracing::debug!(count, "the server tells another number of servers");
+        }
         self.count.borrow_mut().heard(&client.server_id, count);
         self.recount();
     }

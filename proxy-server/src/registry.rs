@@ -148,15 +148,16 @@ impl Registry {
         self.metrics.set_full_channels(clients, agents);
     }
 
-    fn drain(&self, backend: &Rc<Backend>) {
+    fn drain(&self, backend: &Rc<Backend>) -> bool {
         if backend.is_draining.replace(true) {
-            return;
+            return false;
         }
         let mut state = self.state.borrow_mut();
         for table in &mut state.tables {
             table.sort_in(backend);
         }
         state.settle(&backend.agent);
+        true
     }
 
     fn prove(&self, backend: &Rc<Backend>) {
@@ -205,9 +206,9 @@ impl Registered {
         self.registry.prove(&self.backend);
     }
 
-    /// The agent wants no new dials: it gets them only when there is nobody else.
-    pub fn drain(&self) {
-        self.registry.drain(&self.backend);
+    /// The agent wants no new dials: it gets them only when there is nobody else. Whether that is news.
+    pub fn drain(&self) -> bool {
+        self.registry.drain(&self.backend)
     }
 }
 

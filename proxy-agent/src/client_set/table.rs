@@ -30,6 +30,8 @@ pub(super) struct Client {
     pub(super) material: Material,
     /// Whether its server is about to leave.
     pub(super) is_draining: Cell<bool>,
+    /// When the log last told that its server knows another number of servers.
+    pub(super) count_told: Cell<Option<Instant>>,
     /// Cancelled when it is to end as soon as nothing uses it.
     pub(super) retired: CancellationToken,
     /// The gauge that it counts in.
@@ -183,6 +185,7 @@ mod tests {
                 forwards: false,
                 material: Material::of(&current),
                 is_draining: Cell::new(false),
+                count_told: Cell::new(None),
                 retired: CancellationToken::new(),
                 counted: RefCell::new(metrics.tunnel_opened()),
                 _kind: metrics.tunnel_of(TunnelKind::Packet),

@@ -19,6 +19,9 @@ use crate::{
     registry::{Backend, PROBATION},
 };
 
+/// Characters of what ended a tunnel, in a log line.
+const MAX_CAUSE: usize = 512;
+
 /// What moves a tunnel's bytes.
 #[derive(Debug)]
 pub(super) enum Carrier {
@@ -71,9 +74,8 @@ impl Agents {
         let registered = self.core.registry.add(backend);
         tracing::info!(%agent, ?kind, "agent connected");
         let run = carrier.run(|event| match event {
-            Event::Drain => {
+            Event::Drain if registered.drain() => {
                 tracing::info!(%agent, "agent drains: it gets no new dials while another agent is there");
-                registered.drain();
             }
             Event::Forward(request) => self.forwarder.accept(request, &forwards),
             // An agent's end says nothing else.
@@ -107,8 +109,10 @@ impl Agents {
     }
 }
 
+/// The cause of `error`. HTTP/2's may quote its peer, at length.
 fn source(error: &dyn std::error::Error) -> String {
-    error
+    let text = error
         .source()
-        .map_or_else(|| error.to_string(), ToString::to_string)
+        .map_or_else(|| error.to_string(), ToString::to_string);
+    text.chars().take(MAX_CAUSE).collect()
 }

@@ -21,7 +21,11 @@ use tunnel::{
 };
 
 use super::{Agents, PeerIdentity, admit::Admitted, carry::Carrier};
-use crate::{frontend::HEAD_TIMEOUT, metrics::Listener, registry::Backend};
+use crate::{
+    frontend::HEAD_TIMEOUT,
+    metrics::{Listener, Segment},
+    registry::Backend,
+};
 
 /// What agents are told that we are.
 const SOFTWARE: &str = concat!("adit-server/", env!("CARGO_PKG_VERSION"));
@@ -82,6 +86,7 @@ impl Agents {
         tokio::select! {
             () = self.carry(backend, Carrier::Stream(link), names) => {}
             () = link::watch_probed(ping_pong, keepalive, &probe) => {
+                self.core.metrics.stream_failed(Segment::FromAgent, Code::Unavailable);
                 tracing::warn!("agent answers no ping, its tunnel is dropped");
             }
         }

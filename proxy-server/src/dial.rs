@@ -13,7 +13,11 @@ use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 use egress_policy::Policy;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tunnel::{connection::Connection, dial, ledger::Ledger};
+use tunnel::{
+    connection::Connection,
+    dial::{self, RefusalKind},
+    ledger::Ledger,
+};
 
 use crate::{
     metrics::{DialFailure, DialRetry, Gauged, Metrics, PacketCounters, Timed},
@@ -239,11 +243,14 @@ enum Answer {
     TimedOut,
 }
 
-/// Why another agent may be asked after this failure; `None` if the agent has answered, or would not be the only one to refuse.
+/// Why another agent may be asked after this failure; `None` if the agent has tried, or would not be the only one to refuse.
 fn retry_after(cause: &dial::DialError) -> Option<DialRetry> {
     match cause {
         dial::DialError::TunnelLost => Some(DialRetry::TunnelLost),
         dial::DialError::TooManyDials => Some(DialRetry::Limit),
+        dial::DialError::Refused(refusal) if refusal.kind == RefusalKind::TooMany => {
+            Some(DialRetry::Limit)
+        }
         _ => None,
     }
 }

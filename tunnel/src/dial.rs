@@ -18,8 +18,8 @@ use crate::{
 #[non_exhaustive]
 pub enum DialError {
     /// The agent could not connect; its own words, in Go's style.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{}", .0.text)]
+    Refused(Refusal),
     /// The agent gave the dial up without an answer.
     #[error("agent gave the dial up")]
     Abandoned,
@@ -76,10 +76,20 @@ impl Future for Dial {
 /// Why an agent gives no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of reason; a packet tunnel has no room for it.
+    /// What kind of reason; a packet tunnel has no room for it, so that it arrives as [`RefusalKind::Failed`].
     pub kind: RefusalKind,
     /// The reason, in the words of Go's dialler.
     pub text: String,
+}
+
+impl Refusal {
+    /// Of the kind that tells no more than its words.
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self {
+            kind: RefusalKind::Failed,
+            text: text.into(),
+        }
+    }
 }
 
 /// Kinds of reasons for a refusal.

@@ -30,7 +30,7 @@ use crate::{
     codec::{self, DecodeError, Decoded},
     conn::{Conn, Outgoing, Role},
     credit::{self, Credit},
-    dial::DialError,
+    dial::{DialError, Refusal},
     ledger::Ledger,
     observe::{Limit, Observe},
     packet::{ConnectId, DialId, Packet, PacketKind},
@@ -456,7 +456,7 @@ impl Mux {
         }
         if !error.is_empty() {
             if let Some(pending) = pending {
-                pending.resolve(Err(DialError::Refused(shortened(error))));
+                pending.resolve(Err(DialError::Refused(Refusal::failed(shortened(error)))));
             }
             return;
         }

@@ -6,7 +6,7 @@ use crate::packet::PacketKind;
 
 /// Hears of the events of a tunnel. Called on the data path: must be cheap and must not call back into the tunnel.
 ///
-/// A stream tunnel has no packets: what a packet would have said counts as that packet, so that numbers mean the same on both.
+/// A stream tunnel has no packets: what a packet would have said counts as that packet, so that numbers can be compared.
 pub trait Observe: std::fmt::Debug {
     /// A packet came. `None`: of a type that this protocol does not know.
     fn received(&self, kind: Option<PacketKind>) {

@@ -187,7 +187,10 @@ async fn a_failed_dial_is_answered_in_gos_words_and_counted() {
             ),
         ] {
             let outcome = world.mux.dial(network, &address).await;
-            assert_eq!(outcome.unwrap_err(), DialError::Refused(text));
+            assert_eq!(
+                outcome.unwrap_err(),
+                DialError::Refused(Refusal::failed(text))
+            );
         }
         assert!(world.metric("endpoint_dial_failure_total{reason=\"unknown\"} 3"));
         let metrics = world.metrics();
@@ -203,7 +206,10 @@ async fn a_dial_that_takes_too_long_is_answered_and_counted_as_a_timeout() {
         let world = World::stuck().await;
         let outcome = world.mux.dial("tcp", "localhost:80").await;
         let text = "dial tcp: lookup localhost: i/o timeout".to_owned();
-        assert_eq!(outcome.unwrap_err(), DialError::Refused(text));
+        assert_eq!(
+            outcome.unwrap_err(),
+            DialError::Refused(Refusal::failed(text))
+        );
         assert!(world.metric("endpoint_dial_failure_total{reason=\"timeout\"} 1"));
     })
     .await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use egress_policy::EgressRefused;
 use http::StatusCode;
-use tunnel::dial;
+use tunnel::dial::{self, Refusal, RefusalKind};
 
 use crate::{metrics::DialFailure, registry::AgentId};
 
@@ -22,12 +22,12 @@ pub enum DialError {
     #[error("proxy server is shutting down")]
     ShuttingDown,
     /// The agent answered that it could not connect; its own words first.
-    #[error("{reason} (agent {agent})")]
+    #[error("{} (agent {agent})", .refusal.text)]
     Refused {
         /// Which agent.
         agent: AgentId,
         /// In the style of Go's dialler.
-        reason: String,
+        refusal: Refusal,
     },
     /// The agent did not answer. Upstream's words first.
     #[error(
@@ -77,7 +77,7 @@ pub enum DialError {
 impl DialError {
     pub(super) fn new(agent: AgentId, cause: dial::DialError) -> Self {
         match cause {
-            dial::DialError::Refused(reason) => Self::Refused { agent, reason },
+            dial::DialError::Refused(refusal) => Self::Refused { agent, refusal },
             dial::DialError::AddressTooLong => Self::BadTarget { cause },
             dial::DialError::TooManyDials | dial::DialError::TooManyConnections => {
                 Self::Limit { agent, cause }
@@ -97,7 +97,7 @@ impl DialError {
             Self::BadTarget { .. } => StatusCode::BAD_REQUEST,
             Self::Denied(_) | Self::NoPort(_) => StatusCode::FORBIDDEN,
             Self::Lost { .. } => StatusCode::BAD_GATEWAY,
-            Self::Refused { reason, .. } => status_of_reason(reason),
+            Self::Refused { refusal, .. } => status_of(refusal),
         }
     }
 
@@ -142,9 +142,20 @@ impl DialError {
     }
 }
 
+/// What an agent of ours has told, or else what its words mean.
+fn status_of(refusal: &Refusal) -> StatusCode {
+    match refusal.kind {
+        RefusalKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        RefusalKind::Forbidden => StatusCode::FORBIDDEN,
+        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
+        RefusalKind::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+        RefusalKind::Failed => status_of_reason(&refusal.text),
+    }
+}
+
 /// Upstream's table (`mapDialErrorToHTTPStatus`): time-outs, then exhausted descriptors, and all else is the gateway's.
 ///
-/// The one place where text is looked at: an agent has no other way to say what happened.
+/// The one place where text is looked at: on a packet tunnel an agent has no other way to say what happened.
 fn status_of_reason(reason: &str) -> StatusCode {
     let reason = reason.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| reason.contains(word));
@@ -164,7 +175,7 @@ mod tests {
     fn refused(reason: &str) -> DialError {
         DialError::Refused {
             agent: AgentId::new("a"),
-            reason: reason.to_owned(),
+            refusal: Refusal::failed(reason),
         }
     }
 
@@ -180,10 +191,25 @@ mod tests {
         ] {
             assert_eq!(refused(reason).http_status().as_u16(), status, "{reason}");
         }
+        for (kind, status) in [
+            (RefusalKind::TimedOut, 504),
+            (RefusalKind::Forbidden, 403),
+            (RefusalKind::Malformed, 400),
+            (RefusalKind::TooMany, 503),
+        ] {
+            let refused = DialError::Refused {
+                agent: AgentId::new("a"),
+                refusal: Refusal {
+                    kind,
+                    text: "something".to_owned(),
+                },
+            };
+            assert_eq!(refused.http_status().as_u16(), status, "{kind:?}");
+        }
         // The agent's id is no part of its words.
         let id = DialError::Refused {
             agent: AgentId::new("timeout-1"),
-            reason: "connection refused".to_owned(),
+            refusal: Refusal::failed("connection refused"),
         };
         assert_eq!(id.http_status().as_u16(), 502);
     }

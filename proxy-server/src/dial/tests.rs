@@ -7,6 +7,7 @@ use tokio::{
     time::sleep,
 };
 use tunnel::{
+    dial::Refusal,
     mux::{Event, Mux},
     packet::DialId,
 };
@@ -352,12 +353,16 @@ async fn gauges_are_true_after_chaos() {
 }
 
 #[test]
-fn only_what_no_agent_has_answered_is_tried_again() {
+fn only_what_no_agent_has_tried_is_tried_again() {
     let again = |cause: dial::DialError| retry_after(&cause).is_some();
     assert!(again(dial::DialError::TunnelLost));
     assert!(again(dial::DialError::TooManyDials));
+    assert!(again(dial::DialError::Refused(Refusal {
+        kind: RefusalKind::TooMany,
+        text: "too many dials".to_owned(),
+    })));
     for cause in [
-        dial::DialError::Refused("no".to_owned()),
+        dial::DialError::Refused(Refusal::failed("no")),
         dial::DialError::Abandoned,
         dial::DialError::AddressTooLong,
         dial::DialError::TooManyConnections,

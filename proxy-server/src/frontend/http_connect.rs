@@ -318,7 +318,9 @@ mod tests {
     fn a_refusal_is_a_strict_http_response_with_the_cause_in_reason_and_body() {
         let error = DialError::Refused {
             agent: AgentId::new("node-1"),
-            reason: "dial tcp 127.0.0.1:1: connect: connection refused".into(),
+            refusal: tunnel::dial::Refusal::failed(
+                "dial tcp 127.0.0.1:1: connect: connection refused",
+            ),
         };
         let text = Refusal::of(&error).to_bytes();
         let mut headers = [httparse::EMPTY_HEADER; 8];

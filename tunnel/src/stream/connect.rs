@@ -149,16 +149,20 @@ pub(super) fn connected() -> Response<()> {
     Response::new(())
 }
 
+/// The status of each kind of refusal; any other says that the dial failed.
+const STATUSES: [(RefusalKind, StatusCode); 5] = [
+    (RefusalKind::Failed, StatusCode::BAD_GATEWAY),
+    (RefusalKind::TimedOut, StatusCode::GATEWAY_TIMEOUT),
+    (RefusalKind::Forbidden, StatusCode::FORBIDDEN),
+    (RefusalKind::Malformed, StatusCode::BAD_REQUEST),
+    (RefusalKind::TooMany, StatusCode::SERVICE_UNAVAILABLE),
+];
+
 /// An answer that there is none.
 pub(super) fn refused(refusal: &Refusal) -> Response<()> {
     let mut response = Response::new(());
-    *response.status_mut() = match refusal.kind {
-        RefusalKind::Failed => StatusCode::BAD_GATEWAY,
-        RefusalKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        RefusalKind::Forbidden => StatusCode::FORBIDDEN,
-        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
-        RefusalKind::TooMany => StatusCode::SERVICE_UNAVAILABLE,
-    };
+    let status = STATUSES.iter().find(|(kind, _)| *kind == refusal.kind);
+    *response.status_mut() = status.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status);
     if let Ok(error) = encoded(shortened(&refusal.text)) {
         response.headers_mut().insert(ERROR, error);
     }
@@ -166,16 +170,20 @@ pub(super) fn refused(refusal: &Refusal) -> Response<()> {
 }
 
 /// Why an answer gives no connection; `None` if it does.
-pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> Option<String> {
+pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> Option<Refusal> {
     if status == StatusCode::OK {
         return None;
     }
+    let kind = STATUSES.iter().find(|(_, known)| *known == status);
     let text = decoded(headers, ERROR).ok().flatten();
     let text = text.filter(|text| !text.is_empty());
-    Some(text.map_or_else(
-        || format!("agent answered with HTTP status {}", status.as_u16()),
-        |text| shortened(&text).to_owned(),
-    ))
+    Some(Refusal {
+        kind: kind.map_or(RefusalKind::Failed, |(kind, _)| *kind),
+        text: text.map_or_else(
+            || format!("agent answered with HTTP status {}", status.as_u16()),
+            |text| shortened(&text).to_owned(),
+        ),
+    })
 }
 
 fn encoded(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
@@ -296,27 +304,23 @@ mod tests {
             (RefusalKind::Malformed, 400),
             (RefusalKind::TooMany, 503),
         ] {
-            let response = refused(&Refusal {
+            let said = Refusal {
                 kind,
                 text: words.to_owned(),
-            });
+            };
+            let response = refused(&said);
             assert_eq!(response.status().as_u16(), status);
-            assert_eq!(
-                refusal(response.status(), response.headers()).as_deref(),
-                Some(words)
-            );
+            let heard = refusal(response.status(), response.headers());
+            assert_eq!(heard, Some(said));
         }
-        let long = refused(&Refusal {
-            kind: RefusalKind::Failed,
-            text: "ä".repeat(MAX_ERROR),
-        });
+        let long = refused(&Refusal::failed("ä".repeat(MAX_ERROR)));
         assert_eq!(
-            refusal(long.status(), long.headers()).unwrap().len(),
+            refusal(long.status(), long.headers()).unwrap().text.len(),
             MAX_ERROR
         );
         assert_eq!(refusal(StatusCode::OK, &HeaderMap::new()), None);
         let bare = refusal(StatusCode::LOOP_DETECTED, &HeaderMap::new()).unwrap();
-        assert_eq!(bare, "agent answered with HTTP status 508");
+        assert_eq!(bare, Refusal::failed("agent answered with HTTP status 508"));
     }
 
     proptest! {

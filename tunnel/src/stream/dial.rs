@@ -17,7 +17,7 @@ use super::{
     session::{Session, Slot},
 };
 use crate::{
-    dial::{DialError, Refusal, RefusalKind},
+    dial::{DialError, Refusal},
     packet::{DialId, PacketKind},
 };
 
@@ -112,8 +112,8 @@ impl Asking {
             .observer()
             .received(Some(PacketKind::DialResponse));
         let (head, recv) = response.into_parts();
-        if let Some(text) = connect::refusal(head.status, &head.headers) {
-            return Err(DialError::Refused(text));
+        if let Some(refusal) = connect::refusal(head.status, &head.headers) {
+            return Err(DialError::Refused(refusal));
         }
         let slot = self.slot.connected();
         Ok(Connection::new(self.session, self.send, recv, slot))
@@ -230,11 +230,7 @@ impl IncomingDial {
 impl Drop for IncomingDial {
     fn drop(&mut self) {
         if let Some((respond, _)) = self.stream.take() {
-            let refusal = Refusal {
-                kind: RefusalKind::Failed,
-                text: "agent gave the dial up".to_owned(),
-            };
-            refuse(respond, &refusal);
+            refuse(respond, &Refusal::failed("agent gave the dial up"));
         }
     }
 }

@@ -160,9 +160,9 @@ async fn pushing_to_one_that_has_ended(path: &mut HalfClosing) -> u8 {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_behind_a_target_that_has_ended_and_reads_nothing_is_noticed() {
-    on_a_worker(async {
+    on_a_worker(Box::pin(async {
         let mut path = half_closing().await;
-        pushing_to_one_that_has_ended(&mut path).await;
+        Box::pin(pushing_to_one_that_has_ended(&mut path)).await;
         let since = Instant::now();
         drop(path.client);
         let server = path.at_server.await.unwrap();
@@ -173,15 +173,15 @@ async fn a_client_that_leaves_behind_a_target_that_has_ended_and_reads_nothing_i
             "{:?}",
             since.elapsed()
         );
-    })
+    }))
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_client_left_reaches_a_target_that_has_ended_and_reads_late() {
-    on_a_worker(async {
+    on_a_worker(Box::pin(async {
         let mut path = half_closing().await;
-        let turns = usize::from(pushing_to_one_that_has_ended(&mut path).await);
+        let turns = usize::from(Box::pin(pushing_to_one_that_has_ended(&mut path)).await);
         drop(path.client);
         sleep(FLUSH_LIMIT / 2).await;
         let got = read_to_end(&mut path.target).await;
@@ -194,6 +194,6 @@ async fn what_a_client_left_reaches_a_target_that_has_ended_and_reads_late() {
         assert!(got.iter().enumerate().all(in_order));
         let server = path.at_server.await.unwrap();
         assert!(matches!(server.end, End::Closed), "{server:?}");
-    })
+    }))
     .await;
 }

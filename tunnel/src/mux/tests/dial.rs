@@ -72,7 +72,7 @@ fn a_refused_dial_gives_the_agents_words() {
         pair.pump();
         assert_eq!(
             outcome(dial).unwrap_err(),
-            DialError::Refused(heard.unwrap_or(said).to_owned())
+            DialError::Refused(Refusal::failed(heard.unwrap_or(said)))
         );
     }
     assert_eq!(
@@ -103,7 +103,7 @@ fn an_endless_error_is_cut_between_characters_in_both_directions() {
     let Err(DialError::Refused(error)) = outcome(dial) else {
         panic!("not refused")
     };
-    assert!(error.len() <= MAX_ERROR && error.starts_with('x'));
+    assert!(error.text.len() <= MAX_ERROR && error.text.starts_with('x'));
 }
 
 #[test]

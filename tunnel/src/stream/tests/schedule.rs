@@ -202,8 +202,8 @@ async fn connection(server: Rc<End>, agent: Rc<End>, tag: u8, mut rng: Rng) -> O
     }
     let near = match timeout(PATIENCE, dial).await.expect("no answer") {
         Ok(near) => near,
-        Err(DialError::Refused(text)) => {
-            assert_eq!(text, "no");
+        Err(DialError::Refused(refusal)) => {
+            assert_eq!(refusal.text, "no");
             return None;
         }
         Err(DialError::TunnelLost | DialError::Abandoned) => return None,

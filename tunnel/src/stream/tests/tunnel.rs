@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::pair::{PATIENCE, connect, read, send, until_empty, with_pair};
 use crate::{
-    dial::{DialError, Refusal, RefusalKind},
+    dial::{DialError, Refusal},
     event::Event,
     link::LinkEnd,
     mux::MAX_ADDRESS,
@@ -25,14 +25,14 @@ async fn a_dial_reaches_the_agent_as_it_was_written_and_its_refusal_the_server()
                 let dial = agent.dial().await;
                 assert_eq!((dial.network(), dial.address()), (network, address));
                 let text = format!("dial {network} {address}: connect: connection refused");
-                dial.refuse(Refusal {
-                    kind: RefusalKind::Failed,
-                    text,
-                });
+                dial.refuse(Refusal::failed(text));
             };
             let (outcome, ()) = tokio::join!(server.session.dial(network, address), refuse);
             let words = format!("dial {network} {address}: connect: connection refused");
-            assert_eq!(outcome.unwrap_err(), DialError::Refused(words));
+            assert_eq!(
+                outcome.unwrap_err(),
+                DialError::Refused(Refusal::failed(words))
+            );
         }
         let long = server.session.dial("tcp", &"x".repeat(64 * 1024)).await;
         assert_eq!(long.unwrap_err(), DialError::AddressTooLong);
@@ -96,7 +96,7 @@ async fn a_dial_that_the_agent_drops_is_refused() {
         let (outcome, ()) = tokio::join!(server.session.dial("tcp", "h:1"), abandon);
         assert_eq!(
             outcome.unwrap_err(),
-            DialError::Refused("agent gave the dial up".into())
+            DialError::Refused(Refusal::failed("agent gave the dial up"))
         );
         until_empty([&server, &agent]).await;
     })

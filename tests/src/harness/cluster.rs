@@ -10,6 +10,30 @@ use super::{
 };
 use crate::client::{Client, Frontend};
 
+/// What carries connections between our server and our agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelKind {
+    /// Upstream's protocol, with our flow control in it.
+    Packet,
+    /// An HTTP/2 stream for each connection.
+    Stream,
+}
+
+impl TunnelKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Packet, Self::Stream];
+
+    /// The flag of either binary that pins it.
+    #[must_use]
+    pub fn flag(self) -> String {
+        let kind = match self {
+            Self::Packet => "packet",
+            Self::Stream => "stream",
+        };
+        format!("--tunnel-protocol={kind}")
+    }
+}
+
 /// How a cluster is to be started: `Cluster::builder().frontend(Frontend::GrpcUds).agents(2).start().await`.
 #[derive(Debug, Default)]
 pub struct ClusterBuilder {
@@ -46,6 +70,13 @@ impl ClusterBuilder {
     pub fn agent_flag(mut self, flag: impl Into<String>) -> Self {
         self.agent.flags.push(flag.into());
         self
+    }
+
+    /// Pins the kind of tunnel, for the server and every agent.
+    #[must_use]
+    pub fn tunnel(self, kind: TunnelKind) -> Self {
+        let flag = kind.flag();
+        self.server_flag(flag.clone()).agent_flag(flag)
     }
 
     /// Starts all processes under these limits of open files.

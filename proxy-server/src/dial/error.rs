@@ -142,14 +142,15 @@ impl DialError {
     }
 }
 
-/// What an agent of ours has told, or else what its words mean.
+/// What an agent of ours has told where the words of upstream's mean the same, or else what its words mean: a frontend cannot tell
+/// tunnels apart.
 fn status_of(refusal: &Refusal) -> StatusCode {
     match refusal.kind {
         RefusalKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-        RefusalKind::Forbidden => StatusCode::FORBIDDEN,
-        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
         RefusalKind::TooMany => StatusCode::SERVICE_UNAVAILABLE,
-        RefusalKind::Failed => status_of_reason(&refusal.text),
+        RefusalKind::Failed | RefusalKind::Forbidden | RefusalKind::Malformed => {
+            status_of_reason(&refusal.text)
+        }
     }
 }
 
@@ -193,8 +194,8 @@ mod tests {
         }
         for (kind, status) in [
             (RefusalKind::TimedOut, 504),
-            (RefusalKind::Forbidden, 403),
-            (RefusalKind::Malformed, 400),
+            (RefusalKind::Forbidden, 502),
+            (RefusalKind::Malformed, 502),
             (RefusalKind::TooMany, 503),
         ] {
             let refused = DialError::Refused {

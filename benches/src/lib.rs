@@ -1,4 +1,15 @@
-//! What the benchmarks and the allocation test of the framing hot path have in common.
+//! What the benchmarks and the allocation test of the framing hot path have in common, and, in modules, what the programs have that measure
+//! real processes.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`figure`] | figures of several measurements |
+//! | [`table`] | text in columns |
+//! | [`usage`] | memory and CPU of a process |
+
+pub mod figure;
+pub mod table;
+pub mod usage;
 
 use std::rc::Rc;
 

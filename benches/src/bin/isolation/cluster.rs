@@ -1,15 +1,13 @@
 //! The processes that are measured.
 
 use anyhow::{Context, Result, ensure};
+use benches::usage::{Cpu, Memory};
 use e2e::{
     client::Frontend,
     harness::{Cluster, Footprint, PATIENCE, eventually},
 };
 
-use crate::{
-    cli::{Cli, Kind},
-    usage::{Cpu, Memory},
-};
+use crate::cli::{Cli, Kind};
 
 /// One server and one agent.
 pub(crate) async fn start(kind: Kind, cli: &Cli) -> Result<Cluster> {

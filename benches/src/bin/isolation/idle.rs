@@ -1,16 +1,15 @@
 //! `--idle`: what does nothing, and what it holds.
 
 use anyhow::{Context, Result};
+use benches::{figure::slope, usage::Memory};
 use e2e::{client::Stream, harness::Cluster, say, targets::Target};
 use tokio::task::JoinSet;
 
 use crate::{
     cli::{Cli, Direction, Kind},
     cluster::{self, Both},
-    figure::slope,
     load::echo,
     stall::Stalled,
-    usage::Memory,
 };
 
 /// Looks at the memory on the way from none to all.

@@ -11,22 +11,19 @@
 //! | [`load`] | the others: echoes at a fixed rate, and dials beside them |
 //! | [`stall`] | connections that are pushed until nothing more is taken |
 //! | [`row`] | rounds of both, without and with |
-//! | [`usage`] | memory and CPU of a process |
+//! | `usage` of the library | memory and CPU of a process |
 //! | [`goal`] | what was to be reached |
 //! | [`idle`] | `--idle`: memory of what does nothing |
-//! | [`report`], [`table`], [`figure`] | what is shown and written |
+//! | [`report`]; `table` and `figure` of the library | what is shown and written |
 
 mod cli;
 mod cluster;
-mod figure;
 mod goal;
 mod idle;
 mod load;
 mod report;
 mod row;
 mod stall;
-mod table;
-mod usage;
 
 use std::{fs, path::Path, process::ExitCode};
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use benches::{table::Table, usage::Memory};
 use serde_json::{Value, json};
 
 use crate::{
@@ -10,8 +11,6 @@ use crate::{
     goal,
     idle::Costs,
     row::{Of, Phase, Row},
-    table::Table,
-    usage::Memory,
 };
 
 /// What one server is to carry.

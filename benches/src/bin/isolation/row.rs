@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use benches::{
+    figure::median,
+    usage::{Memory, tcp_buffers},
+};
 use e2e::{harness::Cluster, say};
 use tokio::time::Instant;
 
 use crate::{
     cli::{Cli, Direction, Kind},
     cluster::{self, Both},
-    figure::median,
     load::{Load, Times},
     stall::{Delivered, Stalled},
-    usage::{Memory, tcp_buffers},
 };
 
 /// What was measured of one number of stalled connections.

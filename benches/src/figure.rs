@@ -1,7 +1,8 @@
 //! Figures of several measurements.
 
 /// The middle one; of an even number, the mean of the two in the middle. 0 of none.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+#[must_use]
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -14,7 +15,8 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// How much the second grows with the first, by least squares; 0 if the first does not move.
-pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
+#[must_use]
+pub fn slope(points: &[(f64, f64)]) -> f64 {
     let mean = |of: fn(&(f64, f64)) -> f64| {
         points.iter().map(of).sum::<f64>() / points.len().max(1) as f64
     };
@@ -25,6 +27,26 @@ pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
         alone += (x - middle_x).powi(2);
     }
     if alone == 0.0 { 0.0 } else { shared / alone }
+}
+
+/// The one that is furthest on the bad side, if less is worse; 0 of none.
+#[must_use]
+pub fn least(values: impl IntoIterator<Item = f64>) -> f64 {
+    values
+        .into_iter()
+        .min_by(f64::total_cmp)
+        .unwrap_or_default()
+}
+
+/// Jain's index of how fair a share is: 1 if all have the same, 1 / n if one has everything. 1 of none.
+#[must_use]
+pub fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    if squares == 0.0 {
+        return 1.0;
+    }
+    sum * sum / (shares.len() as f64 * squares)
 }
 
 #[cfg(test)]
@@ -40,6 +62,20 @@ mod tests {
         assert!(is(median([1.0, 900.0, 2.0]), 2.0));
         assert!(is(median([4.0, 1.0, 2.0, 3.0]), 2.5));
         assert!(is(median([]), 0.0));
+    }
+
+    #[test]
+    fn the_least_is_found_wherever_it_stands() {
+        assert!(is(least([3.0, 0.5, 2.0]), 0.5));
+        assert!(is(least([]), 0.0));
+    }
+
+    #[test]
+    fn an_index_of_fairness_is_1_for_equal_shares_and_1_by_n_for_one_that_has_all() {
+        assert!(is(jain(&[2.0, 2.0, 2.0]), 1.0));
+        assert!(is(jain(&[4.0, 0.0, 0.0, 0.0]), 0.25));
+        assert!(is(jain(&[1.0, 3.0]), 0.8));
+        assert!(is(jain(&[]), 1.0));
     }
 
     #[test]

@@ -4,18 +4,21 @@ use std::fmt::Write as _;
 
 /// A table for people, in Markdown.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(heads: [&str; N]) -> Self {
+    /// One with these columns.
+    #[must_use]
+    pub fn new<const N: usize>(heads: [&str; N]) -> Self {
         Self {
             rows: vec![heads.map(str::to_owned).to_vec()],
         }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    /// Adds a row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.to_vec());
     }
 }

@@ -11,17 +11,21 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Memory, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// Pages in RAM, shared ones included: those of the binary and of libraries.
-    pub(crate) rss: u64,
+    pub rss: u64,
     /// The same, each page divided by the number of processes that have it.
-    pub(crate) pss: u64,
+    pub pss: u64,
     /// Pages that nobody else has.
-    pub(crate) private: u64,
+    pub private: u64,
 }
 
 impl Memory {
-    pub(crate) fn of(process: u32) -> Result<Self> {
+    /// What `process` has now.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn of(process: u32) -> Result<Self> {
         let path = format!("/proc/{process}/smaps_rollup");
         let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         Self::parse(&text).with_context(|| format!("parse {path}"))
@@ -43,7 +47,10 @@ impl Memory {
     }
 
     /// Waits until it stands still, as far as an allocator does.
-    pub(crate) async fn still(process: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If it goes on moving, or the process has ended.
+    pub async fn still(process: u32) -> Result<Self> {
         /// Between two looks.
         const PAUSE: Duration = Duration::from_millis(500);
         /// KiB.
@@ -65,13 +72,36 @@ impl Memory {
 
 /// CPU time, user and system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cpu(pub(crate) Duration);
+pub struct Cpu(pub Duration);
 
 impl Cpu {
-    pub(crate) fn of(process: u32) -> Result<Self> {
+    /// What `process` has used so far, to a tick of 10 ms.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn of(process: u32) -> Result<Self> {
         let path = format!("/proc/{process}/stat");
         let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         Self::parse(&text).with_context(|| format!("parse {path}"))
+    }
+
+    /// What the living threads of `process` have used so far, to the nanosecond; what those had that have ended is not in it.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn of_threads(process: u32) -> Result<Self> {
+        let folder = format!("/proc/{process}/task");
+        let mut sum = Duration::ZERO;
+        for thread in fs::read_dir(&folder).with_context(|| format!("list {folder}"))? {
+            let path = thread?.path().join("schedstat");
+            // A thread may end in between.
+            let Ok(text) = fs::read_to_string(&path) else {
+                continue;
+            };
+            let first = text.split_whitespace().next().context("empty schedstat")?;
+            sum += Duration::from_nanos(first.parse()?);
+        }
+        Ok(Self(sum))
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -82,13 +112,18 @@ impl Cpu {
         Ok(Self(TICK * (time()? + time()?)))
     }
 
-    pub(crate) fn since(self, before: Self) -> Duration {
+    /// What came on top of `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Duration {
         self.0.saturating_sub(before.0)
     }
 }
 
 /// What the kernel holds in buffers of all TCP sockets of the machine, in KiB; no process is charged for it here.
-pub(crate) fn tcp_buffers() -> Result<u64> {
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn tcp_buffers() -> Result<u64> {
     /// KiB.
     const PAGE: u64 = 4;
     let path = "/proc/net/sockstat";
@@ -125,6 +160,7 @@ mod tests {
         let memory = Memory::of(process).unwrap();
         assert!(memory.private > 0 && memory.private <= memory.rss);
         Cpu::of(process).unwrap();
+        assert!(Cpu::of_threads(process).unwrap().0 > Duration::ZERO);
         tcp_buffers().unwrap();
     }
 }

@@ -4,6 +4,7 @@ mod close;
 mod flow;
 mod forward;
 mod hostile;
+mod keystrokes;
 mod pair;
 mod schedule;
 mod tunnel;

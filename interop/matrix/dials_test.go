@@ -24,6 +24,10 @@ func (e *env) expectRefusal(address string, texts []string, statuses ...int) err
 		conn.Close()
 		return failf(answeredFirst, "dial to %s succeeded", address)
 	}
+	// The same, when what follows the head comes in one piece with it.
+	if buffered, ok := errors.AsType[*frontend.BufferedError](err); ok {
+		return failf(answeredFirst, "dial to %s got a 200, and the refusal behind it: %v", address, buffered)
+	}
 	e.note("%v", err)
 	return e.checkRefusal(err, texts, statuses...)
 }

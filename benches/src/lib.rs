@@ -3,12 +3,25 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | [`pair`] | who is compared |
+//! | [`rig`] | a pair of processes that runs, with the same flags whoever made it |
+//! | [`relay`] | the yardstick: what carries bytes and nothing else |
+//! | [`upstream`] | where upstream's binaries are |
+//! | [`load`] | what plays kube-apiserver, targets and agents |
 //! | [`figure`] | figures of several measurements |
-//! | [`table`] | text in columns |
+//! | [`table`], [`chart`] | text in columns, and pictures |
 //! | [`usage`] | memory and CPU of a process |
+//! | [`probe`] | what the machine can do at the moment |
 
+pub mod chart;
 pub mod figure;
+pub mod load;
+pub mod pair;
+pub mod probe;
+pub mod relay;
+pub mod rig;
 pub mod table;
+pub mod upstream;
 pub mod usage;
 
 use std::rc::Rc;

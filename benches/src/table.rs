@@ -12,14 +12,23 @@ impl Table {
     /// One with these columns.
     #[must_use]
     pub fn new<const N: usize>(heads: [&str; N]) -> Self {
-        Self {
-            rows: vec![heads.map(str::to_owned).to_vec()],
-        }
+        Self::with(heads.map(str::to_owned).to_vec())
+    }
+
+    /// One with these columns, however many.
+    #[must_use]
+    pub fn with(heads: Vec<String>) -> Self {
+        Self { rows: vec![heads] }
     }
 
     /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+        self.push(cells.to_vec());
+    }
+
+    /// Adds a row of as many cells as there are columns.
+    pub fn push(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
     }
 }
 

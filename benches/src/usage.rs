@@ -119,6 +119,17 @@ impl Cpu {
     }
 }
 
+/// Threads of `process`.
+///
+/// # Errors
+/// If it has ended.
+pub fn threads(process: u32) -> Result<usize> {
+    let folder = format!("/proc/{process}/task");
+    Ok(fs::read_dir(&folder)
+        .with_context(|| format!("list {folder}"))?
+        .count())
+}
+
 /// What the kernel holds in buffers of all TCP sockets of the machine, in KiB; no process is charged for it here.
 ///
 /// # Errors

@@ -13,6 +13,7 @@
 //!
 //! * [`link`]: one gRPC stream over `h2` as the carrier of one [`mux::Mux`], the *packet tunnel*;
 //! * [`stream`]: the *stream tunnel*, which has an HTTP/2 stream for each connection;
+//! * [`ration`]: how much of an HTTP/2 connection is read in one turn;
 //! * [`Tunnel`], [`dial`], [`connection`], [`event`]: either of them, for everything above;
 //! * [`copy`]: a socket on one side, a connection of the tunnel on the other;
 //! * [`keepalive`], [`probe`], [`backoff`], [`drain`]: time;
@@ -41,6 +42,7 @@ pub mod observe;
 pub mod packet;
 pub mod probe;
 pub mod queue;
+pub mod ration;
 pub mod scheduler;
 pub mod stream;
 mod tunnel;

@@ -10,6 +10,7 @@ use tunnel::keepalive;
 use tunnel::link::{self, Link};
 use tunnel::mux::Mux;
 use tunnel::probe::Probe;
+use tunnel::ration::Rationed;
 
 use super::session::{Carrier, Driver, Tunnel};
 use super::{ConnectError, Connector, Material, call};
@@ -26,8 +27,8 @@ impl Connector {
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let (mut requests, mut connection) =
-            link::client_builder().handshake::<_, Batch>(stream).await?;
+        let handshake = link::client_builder().handshake::<_, Batch>(Rationed::new(stream));
+        let (mut requests, mut connection) = handshake.await?;
         let ping_pong = connection.ping_pong();
         let mut driver: Driver = Box::pin(connection);
         let request = call::request(&self.authority, &self.announcement).await?;

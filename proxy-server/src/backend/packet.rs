@@ -20,6 +20,7 @@ use tunnel::{
     mux::Mux,
     observe::Observe,
     probe::Probe,
+    ration::Rationed,
 };
 
 use super::{Agents, PeerIdentity, admit::Admitted, carry::Carrier};
@@ -40,7 +41,7 @@ impl Agents {
     ) {
         let handshake = link::server_builder()
             .max_concurrent_streams(MAX_STREAMS)
-            .handshake::<_, Batch>(stream);
+            .handshake::<_, Batch>(Rationed::new(stream));
         let mut connection = match timeout(HEAD_TIMEOUT, handshake).await {
             Ok(Ok(connection)) => connection,
             // Load balancers open and drop connections all the time.

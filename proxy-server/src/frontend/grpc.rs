@@ -23,6 +23,7 @@ use tunnel::{
     grpc,
     keepalive::{self, Keepalive},
     link,
+    ration::Rationed,
 };
 
 use super::HEAD_TIMEOUT;
@@ -53,7 +54,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     // grpc-go says the socket's path where `h2` wants a host.
-    let handshake = builder().handshake::<_, Batch>(AuthorityRewriter::new(socket));
+    let socket = Rationed::new(AuthorityRewriter::new(socket));
+    let handshake = builder().handshake::<_, Batch>(socket);
     let mut connection = match timeout(HEAD_TIMEOUT, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {

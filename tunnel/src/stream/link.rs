@@ -30,6 +30,7 @@ use crate::{
     mux::MAX_CONNECTIONS,
     observe::Observe,
     probe::Probe,
+    ration::{Rationed, Spent},
 };
 
 /// Receive window of the whole HTTP/2 connection: as large as there is (RFC 9113, section 6.9.1), so that no stream's unread bytes
@@ -88,7 +89,8 @@ impl Ends {
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let (mut requests, mut connection) = client_builder().handshake::<T, Piece>(io).await?;
+        let handshake = client_builder().handshake::<_, Piece>(Rationed::new(io));
+        let (mut requests, mut connection) = handshake.await?;
         let ping_pong = connection.ping_pong();
         let (response, send) = requests.send_request(control_request(), false)?;
         let session = self.session(Role::Server, Some(requests));
@@ -113,10 +115,13 @@ impl Ends {
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let mut connection = server_builder().handshake::<T, Piece>(io).await?;
+        let io = Rationed::new(io);
+        let spent = io.spent();
+        let mut connection = server_builder().handshake::<_, Piece>(io).await?;
         let ping_pong = connection.ping_pong();
         let driver = AgentDriver {
             connection,
+            spent,
             channel: None,
             is_leaving: false,
             lingering: JoinSet::new(),
@@ -192,7 +197,7 @@ trait Drive {
 }
 
 struct ServerDriver<T: AsyncRead + AsyncWrite + Unpin> {
-    connection: client::Connection<T, Piece>,
+    connection: client::Connection<Rationed<T>, Piece>,
     channel: Channel,
     lingering: JoinSet<()>,
 }
@@ -225,7 +230,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Drive for ServerDriver<T> {
 }
 
 struct AgentDriver<T> {
-    connection: server::Connection<T, Piece>,
+    connection: server::Connection<Rationed<T>, Piece>,
+    spent: Spent,
     /// Until the server asks for it.
     channel: Option<Channel>,
     is_leaving: bool,
@@ -235,7 +241,12 @@ struct AgentDriver<T> {
 impl<T: AsyncRead + AsyncWrite + Unpin> AgentDriver<T> {
     /// Acts on every stream that the server has opened.
     fn poll_accept(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
+        self.spent.take();
         for _ in 0..ACCEPT_BUDGET {
+            // HTTP/2 reads on each time that it is asked for a stream.
+            if self.spent.take() {
+                return Poll::Pending;
+            }
             let accepted = match self.connection.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(LinkEnd::Peer(None)),

@@ -6,8 +6,7 @@ use super::*;
 async fn idle() -> (h2::PingPong, JoinHandle<()>, JoinHandle<()>) {
     let (near, far) = duplex(64 * 1024);
     let peer = spawn_local(async move {
-        let mut connection = server::handshake(near).await.unwrap();
-        while connection.accept().await.is_some() {}
+        drive(server::handshake(near).await.unwrap()).await;
     });
     let (send_request, mut connection) = link::client_builder()
         .handshake::<_, Batch>(far)

@@ -17,6 +17,7 @@
 //! * [`Tunnel`], [`dial`], [`connection`], [`event`]: either of them, for everything above;
 //! * [`copy`]: a socket on one side, a connection of the tunnel on the other;
 //! * [`keepalive`], [`probe`], [`backoff`], [`drain`]: time;
+//! * [`cork`], [`ration`]: how much of a connection is written and read in one turn;
 //! * [`authority`]: lets grpc-go's percent-encoded `:authority` through to `h2`.
 //!
 //! Everything on the data path is single-threaded on purpose: a worker owns its tunnels and all that rides on them, so
@@ -29,6 +30,7 @@ pub mod codec;
 pub mod conn;
 pub mod connection;
 pub mod copy;
+pub mod cork;
 pub mod credit;
 pub mod dial;
 pub mod drain;

@@ -1,6 +1,6 @@
 //! The packet tunnel, upstream's: one gRPC call over HTTP/2 carries all connections.
 
-use std::rc::Rc;
+use std::{future::poll_fn, rc::Rc};
 
 use h2::server::SendResponse;
 use http::{HeaderValue, Request, Response};
@@ -13,6 +13,7 @@ use tracing::Instrument as _;
 use tunnel::{
     batch::Batch,
     conn::Role,
+    cork::cork,
     credit,
     grpc::{self, Code, Status},
     keepalive::{self, Keepalive},
@@ -39,6 +40,7 @@ impl Agents {
         stream: TlsStream<TcpStream>,
         peer: Rc<PeerIdentity>,
     ) {
+        let (stream, tap) = cork(stream);
         let handshake = link::server_builder()
             .max_concurrent_streams(MAX_STREAMS)
             .handshake::<_, Batch>(Rationed::new(stream));
@@ -64,7 +66,11 @@ impl Agents {
         tokio::pin!(watch);
         loop {
             let accepted = tokio::select! {
-                accepted = connection.accept() => accepted,
+                accepted = poll_fn(|cx| {
+                    let accepted = connection.poll_accept(cx);
+                    tap.send(cx);
+                    accepted
+                }) => accepted,
                 () = &mut watch => {
                     tracing::warn!("agent answers no ping, its tunnel is dropped");
                     return;

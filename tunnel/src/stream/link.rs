@@ -10,11 +10,7 @@ use std::{
 
 use h2::{PingPong, Reason, client, server};
 use http::{Method, Request, Response};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::JoinSet,
-    time::Duration,
-};
+use tokio::{task::JoinSet, time::Duration};
 
 use super::{
     channel::Channel, connect::CONTROL_PATH, connection::SEND_BUFFER, dial::refuse, piece::Piece,
@@ -22,6 +18,7 @@ use super::{
 };
 use crate::{
     conn::Role,
+    cork::{Cork, Corked, Tap, cork},
     dial::{Refusal, RefusalKind},
     event::Event,
     grpc::{Code, Status},
@@ -87,8 +84,9 @@ impl Ends {
     /// If `io` breaks.
     pub async fn server<T>(self, io: T) -> Result<StreamLink, h2::Error>
     where
-        T: AsyncRead + AsyncWrite + Unpin + 'static,
+        T: Cork + 'static,
     {
+        let (io, tap) = cork(io);
         let handshake = client_builder().handshake::<_, Piece>(Rationed::new(io));
         let (mut requests, mut connection) = handshake.await?;
         let ping_pong = connection.ping_pong();
@@ -97,6 +95,7 @@ impl Ends {
         let channel = Channel::asked(response, send);
         let driver = ServerDriver {
             connection,
+            tap,
             channel,
             lingering: JoinSet::new(),
         };
@@ -113,14 +112,16 @@ impl Ends {
     /// If `io` breaks, or the peer does not speak HTTP/2.
     pub async fn agent<T>(self, io: T) -> Result<StreamLink, h2::Error>
     where
-        T: AsyncRead + AsyncWrite + Unpin + 'static,
+        T: Cork + 'static,
     {
+        let (io, tap) = cork(io);
         let io = Rationed::new(io);
         let spent = io.spent();
         let mut connection = server_builder().handshake::<_, Piece>(io).await?;
         let ping_pong = connection.ping_pong();
         let driver = AgentDriver {
             connection,
+            tap,
             spent,
             channel: None,
             is_leaving: false,
@@ -196,18 +197,20 @@ trait Drive {
     fn finish(&mut self);
 }
 
-struct ServerDriver<T: AsyncRead + AsyncWrite + Unpin> {
-    connection: client::Connection<Rationed<T>, Piece>,
+struct ServerDriver<T: Cork> {
+    connection: client::Connection<Rationed<Corked<T>>, Piece>,
+    tap: Tap<T>,
     channel: Channel,
     lingering: JoinSet<()>,
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Drive for ServerDriver<T> {
+impl<T: Cork> Drive for ServerDriver<T> {
     fn poll(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
         update_window(session, |size| {
             self.connection.set_initial_window_size(size)
         });
         let polled = Pin::new(&mut self.connection).poll(cx);
+        self.tap.send(cx);
         check_shrunk(session, cx, |size| {
             self.connection.set_initial_window_size(size)
         });
@@ -230,7 +233,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Drive for ServerDriver<T> {
 }
 
 struct AgentDriver<T> {
-    connection: server::Connection<Rationed<T>, Piece>,
+    connection: server::Connection<Rationed<Corked<T>>, Piece>,
+    tap: Tap<T>,
     spent: Spent,
     /// Until the server asks for it.
     channel: Option<Channel>,
@@ -238,7 +242,7 @@ struct AgentDriver<T> {
     lingering: JoinSet<()>,
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AgentDriver<T> {
+impl<T: Cork> AgentDriver<T> {
     /// Acts on every stream that the server has opened.
     fn poll_accept(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
         self.spent.take();
@@ -275,12 +279,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AgentDriver<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Drive for AgentDriver<T> {
+impl<T: Cork> Drive for AgentDriver<T> {
     fn poll(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
         update_window(session, |size| {
             self.connection.set_initial_window_size(size)
         });
         let accepted = self.poll_accept(cx, session);
+        self.tap.send(cx);
         check_shrunk(session, cx, |size| {
             self.connection.set_initial_window_size(size)
         });

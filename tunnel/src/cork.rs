@@ -20,13 +20,22 @@ use tokio::{
 };
 use tokio_rustls::{client, server};
 
-/// Bytes of TLS records that wait at most; what is in them has left the scheduler, and is ahead of whatever comes later.
-pub const HELD: usize = 128 * 1024;
+/// Bytes of TLS records that wait at most while the transport takes all that it is given.
+pub const HELD: usize = 512 * 1024;
+
+/// The same while it does not: what waits has left the scheduler, and on a slow path is ahead of whatever comes later.
+pub const HELD_BACK: usize = 128 * 1024;
+
+/// For the socket below (`TCP_NOTSENT_LOWAT`): bytes that the kernel may hold beyond what the peer's window and the path take. By default it is
+/// megabytes, in which what is urgent would wait behind what is not.
+pub const MAX_UNSENT: u32 = 256 * 1024;
 
 /// A transport that can take bytes and send them later. What cannot sends at once, and is none the worse for it.
 pub trait Cork: AsyncRead + AsyncWrite + Unpin {
-    /// Gets ready to hold up to [`HELD`] bytes.
-    fn prepare(&mut self) {}
+    /// Holds up to so many bytes from now on.
+    fn set_room(&mut self, bytes: usize) {
+        let _: usize = bytes;
+    }
 
     /// Takes bytes without sending any; 0 if no more can be held. `None`: this one holds nothing back.
     ///
@@ -52,8 +61,8 @@ impl Cork for TcpStream {}
 impl Cork for UnixStream {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Cork for client::TlsStream<T> {
-    fn prepare(&mut self) {
-        self.get_mut().1.set_buffer_limit(Some(HELD));
+    fn set_room(&mut self, bytes: usize) {
+        self.get_mut().1.set_buffer_limit(Some(bytes));
     }
 
     fn take(&mut self, bufs: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
@@ -67,8 +76,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Cork for client::TlsStream<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Cork for server::TlsStream<T> {
-    fn prepare(&mut self) {
-        self.get_mut().1.set_buffer_limit(Some(HELD));
+    fn set_room(&mut self, bytes: usize) {
+        self.get_mut().1.set_buffer_limit(Some(bytes));
     }
 
     fn take(&mut self, bufs: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
@@ -138,15 +147,18 @@ struct Held<T> {
     io: T,
     /// Somebody sends behind each poll.
     is_tapped: bool,
+    /// The transport did not take all at last.
+    is_slow: bool,
 }
 
 /// Corks `io`.
 #[must_use]
 pub fn cork<T: Cork>(mut io: T) -> (Corked<T>, Tap<T>) {
-    io.prepare();
+    io.set_room(HELD);
     let held = Rc::new(RefCell::new(Held {
         io,
         is_tapped: false,
+        is_slow: false,
     }));
     (Corked(held.clone()), Tap(held))
 }
@@ -158,7 +170,7 @@ impl<T: Cork> Tap<T> {
         let mut held = self.0.borrow_mut();
         held.is_tapped = true;
         // Pending: the task is woken when there is room, and comes here again.
-        drop(held.io.poll_send(cx));
+        drop(held.poll_send(cx));
     }
 }
 
@@ -184,14 +196,24 @@ impl<T: Cork> Held<T> {
         loop {
             match self.io.take(bufs) {
                 None => return Pin::new(&mut self.io).poll_write_vectored(cx, bufs),
-                Some(Ok(0)) => ready!(self.io.poll_send(cx))?,
+                Some(Ok(0)) => ready!(self.poll_send(cx))?,
                 Some(taken) => return Poll::Ready(taken),
             }
         }
     }
 
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.io.poll_send(cx);
+        if self.is_slow != polled.is_pending() {
+            self.is_slow = polled.is_pending();
+            self.io
+                .set_room(if self.is_slow { HELD_BACK } else { HELD });
+        }
+        polled
+    }
+
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.io.poll_send(cx))?;
+        ready!(self.poll_send(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 }

@@ -33,10 +33,10 @@ pub const SEND_BUFFER: usize = 128 * 1024;
 
 /// Budget for small DATA frames that `h2` has received and we have not read. A tunnel is made of small frames; ours are read
 /// at every poll, and a connection is read by [`crate::ration`], so only who does not read can spend it.
-pub const SMALL_FRAME_BUDGET: usize = 8 * 1024 * 1024;
+pub const SMALL_FRAME_BUDGET: usize = 28 * 1024 * 1024;
 
 /// Bytes read in one poll before other tasks of the thread get their turn.
-const READ_BUDGET: usize = 256 * 1024;
+const READ_BUDGET: usize = 512 * 1024;
 
 // What one turn of the connection has brought is read in the next one of the link.
 const _: () = assert!(RATION as usize <= READ_BUDGET);

@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use tunnel::{
     batch::Batch,
     conn::Role,
+    cork::Cork,
     grpc,
     ledger::{DEFAULT_BUDGET, Ledger},
     link::{self, Link},
@@ -253,7 +254,7 @@ impl Agent {
 
     async fn stream<T>(self, mut stream: T) -> Result<Running>
     where
-        T: AsyncRead + AsyncWrite + Unpin + 'static,
+        T: Cork + 'static,
     {
         let hello = Hello {
             version: VERSION,

@@ -34,8 +34,9 @@ use crate::{
 /// can hold up another's. What is unread is bounded by the windows of the streams.
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// Largest frame that is taken. More is a longer wait for whoever is next.
-const MAX_FRAME: u32 = 64 * 1024;
+/// Largest frame that is taken: as much as one read of a socket gives. More is a longer wait for whoever is next, less is more work for
+/// each byte.
+const MAX_FRAME: u32 = 256 * 1024;
 
 /// Largest list of headers.
 const MAX_HEADERS: u32 = 16 * 1024;

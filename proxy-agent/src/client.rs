@@ -27,7 +27,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
-use tunnel::cork;
 use tunnel::grpc::Status;
 use tunnel::ledger::Ledger;
 use tunnel::observe::Observe;
@@ -270,8 +269,7 @@ fn tune(stream: &TcpStream) {
     let tuned = socket
         .set_tcp_nodelay(true)
         .and_then(|()| socket.set_tcp_keepalive(&tcp_keepalive()))
-        .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)))
-        .and_then(|()| socket.set_tcp_notsent_lowat(cork::MAX_UNSENT));
+        .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)));
     if let Err(error) = tuned {
         tracing::warn!(%error, "could not set the options of the socket to a server");
     }

@@ -17,14 +17,13 @@ use certs::Current;
 use daemon::accept::AcceptBackoff;
 use http::HeaderValue;
 use rustls::ServerConfig;
-use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::Instrument as _;
-use tunnel::{cork, drain::Tasks, stream as stream_tunnel};
+use tunnel::{drain::Tasks, stream as stream_tunnel};
 
 use crate::{
     dial::Core,
@@ -155,9 +154,7 @@ impl Agents {
         stream: TcpStream,
         acceptor: TlsAcceptor,
     ) -> Option<TlsStream<TcpStream>> {
-        let tuned = socket::tune(&stream)
-            .and_then(|()| SockRef::from(&stream).set_tcp_notsent_lowat(cork::MAX_UNSENT));
-        if let Err(error) = tuned {
+        if let Err(error) = socket::tune(&stream) {
             tracing::debug!(%error, "peer went away before the handshake");
             return None;
         }

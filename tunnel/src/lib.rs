@@ -13,11 +13,9 @@
 //!
 //! * [`link`]: one gRPC stream over `h2` as the carrier of one [`mux::Mux`], the *packet tunnel*;
 //! * [`stream`]: the *stream tunnel*, which has an HTTP/2 stream for each connection;
-//! * [`ration`]: how much of an HTTP/2 connection is read in one turn;
 //! * [`Tunnel`], [`dial`], [`connection`], [`event`]: either of them, for everything above;
 //! * [`copy`]: a socket on one side, a connection of the tunnel on the other;
 //! * [`keepalive`], [`probe`], [`backoff`], [`drain`]: time;
-//! * [`cork`], [`ration`]: how much of a connection is written and read in one turn;
 //! * [`authority`]: lets grpc-go's percent-encoded `:authority` through to `h2`.
 //!
 //! Everything on the data path is single-threaded on purpose: a worker owns its tunnels and all that rides on them, so
@@ -30,7 +28,6 @@ pub mod codec;
 pub mod conn;
 pub mod connection;
 pub mod copy;
-pub mod cork;
 pub mod credit;
 pub mod dial;
 pub mod drain;
@@ -44,7 +41,6 @@ pub mod observe;
 pub mod packet;
 pub mod probe;
 pub mod queue;
-pub mod ration;
 pub mod scheduler;
 pub mod stream;
 mod tunnel;

@@ -22,7 +22,6 @@ use crate::{
     keepalive::{Action, Keepalive},
     mux::{Event, Mux, PACE, TICK},
     probe::Probe,
-    ration::RATION,
 };
 
 /// Receive window of a tunnel, stream and connection alike: the tunnel is the connection's only stream.
@@ -32,14 +31,11 @@ pub const TUNNEL_WINDOW: u32 = 4 * 1024 * 1024;
 pub const SEND_BUFFER: usize = 128 * 1024;
 
 /// Budget for small DATA frames that `h2` has received and we have not read. A tunnel is made of small frames; ours are read
-/// at every poll, and a connection is read by [`crate::ration`], so only who does not read can spend it.
-pub const SMALL_FRAME_BUDGET: usize = 28 * 1024 * 1024;
+/// at every poll, so this is only a bound on one burst.
+pub const SMALL_FRAME_BUDGET: usize = 8 * 1024 * 1024;
 
 /// Bytes read in one poll before other tasks of the thread get their turn.
-const READ_BUDGET: usize = 512 * 1024;
-
-// What one turn of the connection has brought is read in the next one of the link.
-const _: () = assert!(RATION as usize <= READ_BUDGET);
+const READ_BUDGET: usize = 256 * 1024;
 
 /// Batches handed out in one poll; HTTP/2's send buffer ends it sooner.
 const BATCH_BUDGET: usize = 32;
@@ -299,7 +295,7 @@ pub async fn watch_probed(mut ping_pong: PingPong, mut keepalive: Keepalive, pro
     .await;
 }
 
-/// Settings of the HTTP/2 connection that carries a tunnel, at the server's end. To be read by [`crate::ration::Rationed`].
+/// Settings of the HTTP/2 connection that carries a tunnel, at the server's end.
 #[must_use]
 pub fn server_builder() -> h2::server::Builder {
     let mut builder = h2::server::Builder::new();
@@ -312,7 +308,7 @@ pub fn server_builder() -> h2::server::Builder {
     builder
 }
 
-/// Settings of the HTTP/2 connection that carries a tunnel, at the agent's end. To be read by [`crate::ration::Rationed`].
+/// Settings of the HTTP/2 connection that carries a tunnel, at the agent's end.
 #[must_use]
 pub fn client_builder() -> h2::client::Builder {
     let mut builder = h2::client::Builder::new();

@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 /// Shorter pieces are copied together: a short slice would pin the whole frame that it was received in, and a thousand
-/// keystrokes would be a thousand writes. `h2` reads into blocks of at least 64 KiB: this bounds what a queued byte can pin to some five bytes, and
-/// the smallest windows' worth is copied.
-const COALESCE_BELOW: usize = 12 * 1024;
+/// keystrokes would be a thousand writes. At 16 KiB a frame this bounds what a queued byte can pin to four bytes.
+const COALESCE_BELOW: usize = 4 * 1024;
 
 /// Where the copied tail is closed and a new one begun.
-const MAX_TAIL: usize = 32 * 1024;
+const MAX_TAIL: usize = 16 * 1024;
 
 /// What an entry costs beside its bytes, so that many short ones are not free.
 const ENTRY_COST: usize = 64;

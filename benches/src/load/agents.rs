@@ -25,7 +25,6 @@ use tokio_rustls::TlsConnector;
 use tunnel::{
     batch::Batch,
     conn::Role,
-    cork::Cork,
     grpc,
     ledger::{DEFAULT_BUDGET, Ledger},
     link::{self, Link},
@@ -254,7 +253,7 @@ impl Agent {
 
     async fn stream<T>(self, mut stream: T) -> Result<Running>
     where
-        T: Cork + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let hello = Hello {
             version: VERSION,

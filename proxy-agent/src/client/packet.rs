@@ -1,18 +1,15 @@
 //! The packet tunnel, upstream's: one gRPC call over HTTP/2 carries all connections.
 
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tunnel::batch::Batch;
 use tunnel::conn::Role;
-use tunnel::cork::{Cork, cork};
 use tunnel::credit;
 use tunnel::keepalive;
 use tunnel::link::{self, Link};
 use tunnel::mux::Mux;
 use tunnel::probe::Probe;
-use tunnel::ration::Rationed;
 
 use super::session::{Carrier, Driver, Tunnel};
 use super::{ConnectError, Connector, Material, call};
@@ -27,17 +24,12 @@ impl Connector {
         material: Material,
     ) -> Result<Tunnel, ConnectError>
     where
-        T: Cork + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let (stream, tap) = cork(stream);
-        let handshake = link::client_builder().handshake::<_, Batch>(Rationed::new(stream));
-        let (mut requests, mut connection) = handshake.await?;
+        let (mut requests, mut connection) =
+            link::client_builder().handshake::<_, Batch>(stream).await?;
         let ping_pong = connection.ping_pong();
-        let mut driver: Driver = Box::pin(poll_fn(move |cx| {
-            let ended = Pin::new(&mut connection).poll(cx);
-            tap.send(cx);
-            ended
-        }));
+        let mut driver: Driver = Box::pin(connection);
         let request = call::request(&self.authority, &self.announcement).await?;
         let (response, send) = requests.send_request(request, false)?;
         let response = tokio::select! {

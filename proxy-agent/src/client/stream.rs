@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tunnel::cork::Cork;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tunnel::keepalive;
 use tunnel::probe::Probe;
 use tunnel::stream::Ends;
@@ -21,7 +21,7 @@ impl Connector {
         material: Material,
     ) -> Result<Tunnel, ConnectError>
     where
-        T: Cork + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
         let greeting = greet(&mut stream, &self.announcement).await?;
         let probe = Probe::default();

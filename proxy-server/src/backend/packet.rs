@@ -1,6 +1,6 @@
 //! The packet tunnel, upstream's: one gRPC call over HTTP/2 carries all connections.
 
-use std::{future::poll_fn, rc::Rc};
+use std::rc::Rc;
 
 use h2::server::SendResponse;
 use http::{HeaderValue, Request, Response};
@@ -13,7 +13,6 @@ use tracing::Instrument as _;
 use tunnel::{
     batch::Batch,
     conn::Role,
-    cork::cork,
     credit,
     grpc::{self, Code, Status},
     keepalive::{self, Keepalive},
@@ -21,7 +20,6 @@ use tunnel::{
     mux::Mux,
     observe::Observe,
     probe::Probe,
-    ration::Rationed,
 };
 
 use super::{Agents, PeerIdentity, admit::Admitted, carry::Carrier};
@@ -40,10 +38,9 @@ impl Agents {
         stream: TlsStream<TcpStream>,
         peer: Rc<PeerIdentity>,
     ) {
-        let (stream, tap) = cork(stream);
         let handshake = link::server_builder()
             .max_concurrent_streams(MAX_STREAMS)
-            .handshake::<_, Batch>(Rationed::new(stream));
+            .handshake::<_, Batch>(stream);
         let mut connection = match timeout(HEAD_TIMEOUT, handshake).await {
             Ok(Ok(connection)) => connection,
             // Load balancers open and drop connections all the time.
@@ -66,11 +63,7 @@ impl Agents {
         tokio::pin!(watch);
         loop {
             let accepted = tokio::select! {
-                accepted = poll_fn(|cx| {
-                    let accepted = connection.poll_accept(cx);
-                    tap.send(cx);
-                    accepted
-                }) => accepted,
+                accepted = connection.accept() => accepted,
                 () = &mut watch => {
                     tracing::warn!("agent answers no ping, its tunnel is dropped");
                     return;

@@ -23,7 +23,6 @@ use tunnel::{
     grpc,
     keepalive::{self, Keepalive},
     link,
-    ration::Rationed,
 };
 
 use super::HEAD_TIMEOUT;
@@ -54,8 +53,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     // grpc-go says the socket's path where `h2` wants a host.
-    let socket = Rationed::new(AuthorityRewriter::new(socket));
-    let handshake = builder().handshake::<_, Batch>(socket);
+    let handshake = builder().handshake::<_, Batch>(AuthorityRewriter::new(socket));
     let mut connection = match timeout(HEAD_TIMEOUT, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {

@@ -17,9 +17,8 @@ const SCRATCH: usize = 16 * 1024;
 /// A scratch read of this much makes the next one a bulk read.
 const BULK_FROM: usize = 8 * 1024;
 
-/// Size of a buffer for bulk, at first and at last: it doubles while reads fill it.
+/// Size of a buffer for bulk: what one connection may have outstanding towards the tunnel.
 const BULK: usize = 64 * 1024;
-const LARGEST_BULK: usize = 256 * 1024;
 
 thread_local! {
     /// Shared by all connections of the worker: idle ones have no buffer of their own.
@@ -29,9 +28,8 @@ thread_local! {
 /// How one connection reads.
 #[derive(Debug, Default)]
 pub(super) struct ReadBuffer {
-    /// Size of the next buffer for bulk; none while reads are short.
-    size: Option<usize>,
-    /// Only while there is a size, and only while data keeps coming.
+    is_bulk: bool,
+    /// Only while `is_bulk`, and only while data keeps coming.
     bulk: BytesMut,
 }
 
@@ -43,9 +41,10 @@ impl ReadBuffer {
         cx: &mut Context<'_>,
         max: usize,
     ) -> Poll<io::Result<Bytes>> {
-        match self.size {
-            Some(size) => self.poll_bulk(reader, cx, max, size),
-            None => self.poll_scratch(reader, cx, max),
+        if self.is_bulk {
+            self.poll_bulk(reader, cx, max)
+        } else {
+            self.poll_scratch(reader, cx, max)
         }
     }
 
@@ -58,7 +57,7 @@ impl ReadBuffer {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let mut buf = ReadBuf::new(scratch.get_mut(..max.min(SCRATCH)).unwrap_or_default());
             ready!(Pin::new(reader).poll_read(cx, &mut buf))?;
-            self.size = (buf.filled().len() >= BULK_FROM).then_some(BULK);
+            self.is_bulk = buf.filled().len() >= BULK_FROM;
             Poll::Ready(Ok(Bytes::copy_from_slice(buf.filled())))
         })
     }
@@ -68,13 +67,10 @@ impl ReadBuffer {
         reader: &mut R,
         cx: &mut Context<'_>,
         max: usize,
-        size: usize,
     ) -> Poll<io::Result<Bytes>> {
-        // What is left of the last one would make for short reads, and those for short frames.
-        if self.bulk.capacity() < size / 2 {
-            self.bulk = BytesMut::with_capacity(size);
+        if self.bulk.capacity() < SCRATCH {
+            self.bulk = BytesMut::with_capacity(BULK);
         }
-        let room = self.bulk.capacity().min(max);
         match poll_read_buf(Pin::new(reader), cx, &mut (&mut self.bulk).limit(max)) {
             Poll::Ready(Ok(len)) => {
                 // A short read must not pin a long buffer.
@@ -83,16 +79,11 @@ impl ReadBuffer {
                     *self = Self::default();
                     return Poll::Ready(Ok(bytes));
                 }
-                if len == room {
-                    self.size = Some((2 * size).min(LARGEST_BULK));
-                } else if len < size / 4 {
-                    self.size = Some((size / 2).max(BULK));
-                }
                 Poll::Ready(Ok(self.bulk.split().freeze()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                self.bulk = BytesMut::new();
+                *self = Self::default();
                 Poll::Pending
             }
         }

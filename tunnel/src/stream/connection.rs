@@ -34,10 +34,10 @@ use crate::{
 };
 
 /// What HTTP/2 may hold of one stream's payload, in bytes, within the stream's window.
-pub const SEND_BUFFER: usize = 512 * 1024;
+pub const SEND_BUFFER: usize = 128 * 1024;
 
 /// Room that is asked for at once: one long read of a socket.
-const ROOM: usize = 256 * 1024;
+const ROOM: usize = 64 * 1024;
 
 /// The same while the budget is nearly gone: what each connection may add to it.
 const TIGHT_ROOM: usize = window::SMALLEST as usize;

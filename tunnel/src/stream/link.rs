@@ -10,7 +10,11 @@ use std::{
 
 use h2::{PingPong, Reason, client, server};
 use http::{Method, Request, Response};
-use tokio::{task::JoinSet, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+    time::Duration,
+};
 
 use super::{
     channel::Channel, connect::CONTROL_PATH, connection::SEND_BUFFER, dial::refuse, piece::Piece,
@@ -18,7 +22,6 @@ use super::{
 };
 use crate::{
     conn::Role,
-    cork::{Cork, Corked, Tap, cork},
     dial::{Refusal, RefusalKind},
     event::Event,
     grpc::{Code, Status},
@@ -27,16 +30,14 @@ use crate::{
     mux::MAX_CONNECTIONS,
     observe::Observe,
     probe::Probe,
-    ration::{Rationed, Spent},
 };
 
 /// Receive window of the whole HTTP/2 connection: as large as there is (RFC 9113, section 6.9.1), so that no stream's unread bytes
 /// can hold up another's. What is unread is bounded by the windows of the streams.
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// Largest frame that is taken: as much as one read of a socket gives. More is a longer wait for whoever is next, less is more work for
-/// each byte.
-const MAX_FRAME: u32 = 256 * 1024;
+/// Largest frame that is taken. More is a longer wait for whoever is next.
+const MAX_FRAME: u32 = 64 * 1024;
 
 /// Largest list of headers.
 const MAX_HEADERS: u32 = 16 * 1024;
@@ -85,18 +86,15 @@ impl Ends {
     /// If `io` breaks.
     pub async fn server<T>(self, io: T) -> Result<StreamLink, h2::Error>
     where
-        T: Cork + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let (io, tap) = cork(io);
-        let handshake = client_builder().handshake::<_, Piece>(Rationed::new(io));
-        let (mut requests, mut connection) = handshake.await?;
+        let (mut requests, mut connection) = client_builder().handshake::<T, Piece>(io).await?;
         let ping_pong = connection.ping_pong();
         let (response, send) = requests.send_request(control_request(), false)?;
         let session = self.session(Role::Server, Some(requests));
         let channel = Channel::asked(response, send);
         let driver = ServerDriver {
             connection,
-            tap,
             channel,
             lingering: JoinSet::new(),
         };
@@ -113,17 +111,12 @@ impl Ends {
     /// If `io` breaks, or the peer does not speak HTTP/2.
     pub async fn agent<T>(self, io: T) -> Result<StreamLink, h2::Error>
     where
-        T: Cork + 'static,
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
     {
-        let (io, tap) = cork(io);
-        let io = Rationed::new(io);
-        let spent = io.spent();
-        let mut connection = server_builder().handshake::<_, Piece>(io).await?;
+        let mut connection = server_builder().handshake::<T, Piece>(io).await?;
         let ping_pong = connection.ping_pong();
         let driver = AgentDriver {
             connection,
-            tap,
-            spent,
             channel: None,
             is_leaving: false,
             lingering: JoinSet::new(),
@@ -198,20 +191,18 @@ trait Drive {
     fn finish(&mut self);
 }
 
-struct ServerDriver<T: Cork> {
-    connection: client::Connection<Rationed<Corked<T>>, Piece>,
-    tap: Tap<T>,
+struct ServerDriver<T: AsyncRead + AsyncWrite + Unpin> {
+    connection: client::Connection<T, Piece>,
     channel: Channel,
     lingering: JoinSet<()>,
 }
 
-impl<T: Cork> Drive for ServerDriver<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> Drive for ServerDriver<T> {
     fn poll(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
         update_window(session, |size| {
             self.connection.set_initial_window_size(size)
         });
         let polled = Pin::new(&mut self.connection).poll(cx);
-        self.tap.send(cx);
         check_shrunk(session, cx, |size| {
             self.connection.set_initial_window_size(size)
         });
@@ -234,24 +225,17 @@ impl<T: Cork> Drive for ServerDriver<T> {
 }
 
 struct AgentDriver<T> {
-    connection: server::Connection<Rationed<Corked<T>>, Piece>,
-    tap: Tap<T>,
-    spent: Spent,
+    connection: server::Connection<T, Piece>,
     /// Until the server asks for it.
     channel: Option<Channel>,
     is_leaving: bool,
     lingering: JoinSet<()>,
 }
 
-impl<T: Cork> AgentDriver<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AgentDriver<T> {
     /// Acts on every stream that the server has opened.
     fn poll_accept(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
-        self.spent.take();
         for _ in 0..ACCEPT_BUDGET {
-            // HTTP/2 reads on each time that it is asked for a stream.
-            if self.spent.take() {
-                return Poll::Pending;
-            }
             let accepted = match self.connection.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(LinkEnd::Peer(None)),
@@ -280,13 +264,12 @@ impl<T: Cork> AgentDriver<T> {
     }
 }
 
-impl<T: Cork> Drive for AgentDriver<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> Drive for AgentDriver<T> {
     fn poll(&mut self, cx: &mut Context<'_>, session: &Rc<Session>) -> Poll<LinkEnd> {
         update_window(session, |size| {
             self.connection.set_initial_window_size(size)
         });
         let accepted = self.poll_accept(cx, session);
-        self.tap.send(cx);
         check_shrunk(session, cx, |size| {
             self.connection.set_initial_window_size(size)
         });

@@ -8,7 +8,6 @@
     reason = "a test fails by panicking"
 )]
 
-mod keystrokes;
 mod nonsense;
 mod pings;
 
@@ -22,7 +21,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream, client, server};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, DuplexStream, duplex},
+    io::{DuplexStream, duplex},
     task::{JoinHandle, LocalSet, spawn_local},
     time::{Duration, Instant, sleep, timeout},
 };
@@ -34,16 +33,12 @@ use tunnel::{
     grpc::{self, Code, MessageReader, Status},
     keepalive::Keepalive,
     ledger::{DEFAULT_BUDGET, Ledger},
-    link::{self, Link, LinkEnd, SEND_BUFFER},
+    link::{self, Link, LinkEnd, SEND_BUFFER, SMALL_FRAME_BUDGET},
     mux::{Connection, Event, Mux},
     observe::Unobserved,
     packet::{ConnectId, Packet},
     probe::Probe,
-    ration::Rationed,
 };
-
-/// Far longer than anything takes where time is paused.
-const PATIENCE: Duration = Duration::from_secs(3_600);
 
 const PATH: &str = "/AgentService/Connect";
 
@@ -63,13 +58,13 @@ async fn on_a_worker<T>(test: impl Future<Output = T>) -> T {
 /// Accepts one call and carries `mux` over it; closes it with the status that its end calls for.
 async fn serve(io: DuplexStream, mux: Rc<Mux>) -> LinkEnd {
     let mut connection = link::server_builder()
-        .handshake::<_, Batch>(Rationed::new(io))
+        .handshake::<_, Batch>(io)
         .await
         .unwrap();
     let (request, mut respond) = connection.accept().await.unwrap().unwrap();
     let send = respond.send_response(grpc::response(), false).unwrap();
     let mut link = Link::new(mux, send, request.into_body());
-    let driver = spawn_local(drive(connection));
+    let driver = spawn_local(async move { while connection.accept().await.is_some() {} });
     let end = link.run(|event| panic!("{event:?}")).await;
     if let LinkEnd::Protocol(status) = &end {
         link.close(status);
@@ -79,26 +74,10 @@ async fn serve(io: DuplexStream, mux: Rc<Mux>) -> LinkEnd {
     end
 }
 
-/// Moves an HTTP/2 connection until it is over. One that has broken says so each time that it is asked.
-async fn drive<T, B>(mut connection: server::Connection<T, B>)
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-    B: bytes::Buf,
-{
-    while let Some(Ok(_)) = connection.accept().await {}
-}
-
 async fn call<B: bytes::Buf + 'static>(
     io: DuplexStream,
 ) -> (SendStream<B>, RecvStream, JoinHandle<()>) {
-    call_by(&link::client_builder(), io).await
-}
-
-async fn call_by<B: bytes::Buf + 'static>(
-    builder: &client::Builder,
-    io: DuplexStream,
-) -> (SendStream<B>, RecvStream, JoinHandle<()>) {
-    let (send_request, connection) = builder.handshake::<_, B>(io).await.unwrap();
+    let (send_request, connection) = link::client_builder().handshake::<_, B>(io).await.unwrap();
     let driver = spawn_local(async move { drop(connection.await) });
     let mut send_request = send_request.ready().await.unwrap();
     let request = grpc::request("localhost", PATH, "test").unwrap();
@@ -143,11 +122,7 @@ struct Raw {
 
 impl Raw {
     async fn call(io: DuplexStream) -> Self {
-        Self::call_by(&link::client_builder(), io).await
-    }
-
-    async fn call_by(builder: &client::Builder, io: DuplexStream) -> Self {
-        let (send, recv, _driver) = call_by(builder, io).await;
+        let (send, recv, _driver) = call(io).await;
         Self {
             send,
             recv,
@@ -369,7 +344,7 @@ async fn a_server_that_closes_tells_why() {
             let send = respond.send_response(grpc::response(), false).unwrap();
             let mut link = Link::new(mux(Role::Server), send, request.into_body());
             link.close(&Status::new(Code::Unavailable, "server is going away"));
-            drive(connection).await;
+            while connection.accept().await.is_some() {}
         });
         let (send, recv, _driver) = call(far).await;
         let agent = mux(Role::Agent);
@@ -423,6 +398,73 @@ async fn an_agent_that_ends_its_side_in_order_is_no_error() {
         let end = server_end.await.unwrap();
         assert!(matches!(end, LinkEnd::Peer(None)), "{end:?}");
         assert_eq!(end.code(), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_keystrokes_beside_a_stalled_reader_are_survived() {
+    const KEYSTROKES: usize = 100_000;
+    const SHELLS: usize = 10;
+    on_a_worker(async {
+        let (near, far) = duplex(1 << 20);
+        let server = mux(Role::Server);
+        let server_end = spawn_local(serve(near, server.clone()));
+        let mut raw = Raw::call(far).await;
+        let mut connections = Vec::new();
+        for id in 1..=1 + i64::try_from(SHELLS).unwrap() {
+            let dial = spawn_local(server.dial("tcp", "a:1"));
+            raw.accept(ConnectId(id)).await;
+            connections.push(dial.await.unwrap().unwrap());
+        }
+        let stalled = connections.remove(0);
+        // Beyond the third of the budget that a single reader gets, so that its window is withheld.
+        let bulk = message(&Packet::Data {
+            conn: stalled.id(),
+            payload: pattern(1, 64 * 1024),
+        });
+        for _ in 0..DEFAULT_BUDGET / 3 / (64 * 1024) + 16 {
+            for start in (0..bulk.len()).step_by(16 * 1024) {
+                raw.send(bulk.slice(start..bulk.len().min(start + 16 * 1024)))
+                    .await;
+            }
+        }
+        let readers: Vec<_> = connections
+            .iter()
+            .map(|connection| async {
+                let mut got = 0;
+                while got < KEYSTROKES / SHELLS {
+                    got += read(connection).await.unwrap().len();
+                }
+                got
+            })
+            .collect();
+        let keystrokes: Vec<_> = connections
+            .iter()
+            .map(|connection| {
+                message(&Packet::Data {
+                    conn: connection.id(),
+                    payload: Bytes::from_static(b"x"),
+                })
+            })
+            .collect();
+        let writer = async {
+            for keystroke in keystrokes.iter().cycle().take(KEYSTROKES) {
+                raw.send(keystroke.clone()).await;
+            }
+        };
+        let read = async {
+            let mut total = 0;
+            for reader in readers {
+                total += reader.await;
+            }
+            total
+        };
+        let ((), total) = tokio::join!(writer, read);
+        assert_eq!(total, KEYSTROKES);
+        assert!(!server_end.is_finished());
+        // Unread, they would have cost three times what h2 lets pass.
+        const { assert!(KEYSTROKES * (256 - 16) > SMALL_FRAME_BUDGET * 2) };
     })
     .await;
 }

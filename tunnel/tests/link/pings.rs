@@ -6,7 +6,8 @@ use super::*;
 async fn idle() -> (h2::PingPong, JoinHandle<()>, JoinHandle<()>) {
     let (near, far) = duplex(64 * 1024);
     let peer = spawn_local(async move {
-        drive(server::handshake(near).await.unwrap()).await;
+        let mut connection = server::handshake(near).await.unwrap();
+        while connection.accept().await.is_some() {}
     });
     let (send_request, mut connection) = link::client_builder()
         .handshake::<_, Batch>(far)

@@ -11,20 +11,17 @@ use tokio::{
 };
 
 use super::pair::{
-    End, PATIENCE, Stalled, accept, agent_end, connect, push, read, server_end, until_empty,
+    End, PATIENCE, Stalled, agent_end, connect, push, read, server_end, until_empty,
 };
 use crate::{
-    conn::Ended,
     ledger::DEFAULT_BUDGET,
     link::SMALL_FRAME_BUDGET,
     stream::{Connection, window},
 };
 
-const KEYSTROKES: usize = 250_000;
+const KEYSTROKES: usize = 100_000;
 
 const SHELLS: usize = 10;
-
-const DIALS: usize = 100;
 
 /// What `h2` charges for a frame of one byte.
 const COST: usize = 255;
@@ -74,12 +71,8 @@ fn type_keys(mut connection: Connection, count: usize) -> JoinHandle<Connection>
     })
 }
 
-async fn read_all(mut connection: Connection) -> (Vec<u8>, Option<Ended>) {
-    read(&mut connection).await
-}
-
 #[tokio::test(start_paused = true)]
-async fn thousands_of_keystrokes_beside_a_stalled_reader_are_survived() {
+async fn a_hundred_thousand_keystrokes_beside_a_stalled_reader_are_survived() {
     for up in [true, false] {
         over_a_pipe(64 * 1024, async |server, agent| {
             let (mut writer, reader) = one_way(server, agent, up).await;
@@ -88,9 +81,9 @@ async fn thousands_of_keystrokes_beside_a_stalled_reader_are_survived() {
             assert!(sent >= window::BASE as usize, "{sent}");
             let mut shells = Vec::new();
             for _ in 0..SHELLS {
-                let (near, far) = one_way(server, agent, up).await;
+                let (near, mut far) = one_way(server, agent, up).await;
                 let writer = type_keys(near, KEYSTROKES / SHELLS);
-                shells.push((writer, spawn_local(read_all(far))));
+                shells.push((writer, spawn_local(async move { read(&mut far).await })));
             }
             for (writer, reader) in shells {
                 let (got, end) = reader.await.unwrap();
@@ -107,7 +100,7 @@ async fn thousands_of_keystrokes_beside_a_stalled_reader_are_survived() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_keystrokes_to_a_stalled_reader_are_survived() {
+async fn a_hundred_thousand_keystrokes_to_a_stalled_reader_are_survived() {
     for up in [true, false] {
         over_a_pipe(64 * 1024, async |server, agent| {
             let (writer, reader) = one_way(server, agent, up).await;
@@ -121,51 +114,4 @@ async fn thousands_of_keystrokes_to_a_stalled_reader_are_survived() {
         })
         .await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn thousands_of_keystrokes_that_come_at_once_are_survived() {
-    for up in [true, false] {
-        // With heads, a frame of one byte is ten.
-        over_a_pipe(KEYSTROKES * 10, async |server, agent| {
-            let mut shells = Vec::new();
-            for _ in 0..SHELLS {
-                let (near, far) = one_way(server, agent, up).await;
-                shells.push((near, spawn_local(read_all(far))));
-            }
-            // Each has typed before anybody else has a turn, so one turn of the writing end fills the pipe.
-            let type_all = |(near, reader)| (type_keys(near, KEYSTROKES / SHELLS), reader);
-            let shells: Vec<_> = shells.into_iter().map(type_all).collect();
-            for (writer, reader) in shells {
-                let (got, end) = reader.await.unwrap();
-                assert_eq!((got.len(), end), (KEYSTROKES / SHELLS, None));
-                writer.await.unwrap();
-            }
-        })
-        .await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn dials_among_keystrokes_that_come_at_once_do_no_harm() {
-    over_a_pipe(KEYSTROKES * 20, async |server, agent| {
-        let (mut near, far) = one_way(server, agent, true).await;
-        let reader = spawn_local(read_all(far));
-        // An agent takes streams out of HTTP/2 as they come, and each time HTTP/2 may read on.
-        let mut dials = Vec::new();
-        for _ in 0..DIALS {
-            for _ in 0..KEYSTROKES / DIALS {
-                near.send(Bytes::from_static(b"x"));
-            }
-            dials.push(spawn_local(server.session.dial("tcp", "10.0.0.7:22")));
-        }
-        near.finish();
-        for dial in dials {
-            drop(accept(agent.dial().await));
-            dial.await.unwrap().unwrap();
-        }
-        let (got, end) = reader.await.unwrap();
-        assert_eq!((got.len(), end), (KEYSTROKES, None));
-    })
-    .await;
 }

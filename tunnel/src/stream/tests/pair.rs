@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use hashbrown::HashMap;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     task::{JoinHandle, LocalSet, spawn_local},
     time::timeout,
 };
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     conn::Ended,
     connection::Closed,
-    cork::Cork,
     dial::IncomingDial,
     event::Event,
     ledger::{Ledger, MIN_BUDGET},
@@ -139,14 +139,20 @@ impl End {
 }
 
 /// The server's end over `io`.
-pub(super) async fn server_end(io: impl Cork + 'static, budget: usize) -> End {
+pub(super) async fn server_end(
+    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    budget: usize,
+) -> End {
     let (ledger, counter) = (Rc::new(Ledger::new(budget)), Rc::new(Counter::default()));
     let link = ends(&ledger, &counter).server(io).await.unwrap();
     End::run(link, ledger, counter)
 }
 
 /// The agent's end over `io`.
-pub(super) async fn agent_end(io: impl Cork + 'static, budget: usize) -> End {
+pub(super) async fn agent_end(
+    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    budget: usize,
+) -> End {
     let (ledger, counter) = (Rc::new(Ledger::new(budget)), Rc::new(Counter::default()));
     let link = ends(&ledger, &counter).agent(io).await.unwrap();
     End::run(link, ledger, counter)
